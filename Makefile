@@ -1,0 +1,43 @@
+# Needs Python 3.10+ with pip; each target installs what it uses into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs clean
+
+help:  ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo  ## Run the example project on one real worker; KEEP=1 leaves it and Flower up.
+	$(BIN)/python -m example_project.demo
+
+test: $(VENV)/.test  ## Run all tests; servers that do not listen are started where their programs exist.
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.check  ## Check format, lint, types, import contracts and docs.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict celery_guard
+	$(BIN)/lint-imports
+	$(BIN)/sphinx-build -q -W docs docs/_build
+
+docs: $(VENV)/.docs  ## Build the documentation into docs/_build.
+	$(BIN)/sphinx-build -W docs docs/_build
+
+clean:  ## Remove the environment and everything built.
+	rm -rf $(VENV) build dist docs/_build .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+EXTRAS_demo = demo
+EXTRAS_test = test
+EXTRAS_check = dev,test,docs
+EXTRAS_docs = docs
+
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,74 @@
+"""Celery tasks whose life is modelled: deadlines, attempts, one claim, one ending, one reason."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_guard.core.backoff import compute_backoff_delay as compute_backoff_delay
+    from celery_guard.core.states import Reason as Reason, State as State
+    from celery_guard.errors import (
+        AttemptsExhausted as AttemptsExhausted,
+        DeadlineExceeded as DeadlineExceeded,
+        GuardError as GuardError,
+        IdempotencyConflict as IdempotencyConflict,
+        InvalidOption as InvalidOption,
+        NonRetryableError as NonRetryableError,
+        ResultNotKept as ResultNotKept,
+        RetryableError as RetryableError,
+        RunCancelled as RunCancelled,
+        RunEnded as RunEnded,
+        RunExists as RunExists,
+        RunNotFound as RunNotFound,
+        SchemaMismatch as SchemaMismatch,
+        StoreUnavailable as StoreUnavailable,
+        TaskFailed as TaskFailed,
+        UnserializableArgument as UnserializableArgument,
+        WorkerLost as WorkerLost,
+    )
+    from celery_guard.flow.context import CurrentRun as CurrentRun, current_run as current_run
+    from celery_guard.flow.result import EagerRun as EagerRun, GuardedResult as GuardedResult, get_run as get_run
+    from celery_guard.flow.task import GuardedTask as GuardedTask
+    from celery_guard.store.records import TaskRun as TaskRun
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "celery_guard.core.backoff": ("compute_backoff_delay",),
+    "celery_guard.core.states": ("Reason", "State"),
+    "celery_guard.errors": (
+        "AttemptsExhausted",
+        "DeadlineExceeded",
+        "GuardError",
+        "IdempotencyConflict",
+        "InvalidOption",
+        "NonRetryableError",
+        "ResultNotKept",
+        "RetryableError",
+        "RunCancelled",
+        "RunEnded",
+        "RunExists",
+        "RunNotFound",
+        "SchemaMismatch",
+        "StoreUnavailable",
+        "TaskFailed",
+        "UnserializableArgument",
+        "WorkerLost",
+    ),
+    "celery_guard.flow.context": ("CurrentRun", "current_run"),
+    "celery_guard.flow.result": ("EagerRun", "GuardedResult", "get_run"),
+    "celery_guard.flow.task": ("GuardedTask",),
+    "celery_guard.store.records": ("TaskRun",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use: importing the package alone costs nothing."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value

@@ -1,0 +1,1 @@
+"""What follows from what: pure rules, standard library only, no clock, no I/O."""

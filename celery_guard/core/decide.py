@@ -1,0 +1,144 @@
+"""What one attempt means for its run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from celery_guard.core.backoff import Backoff
+from celery_guard.core.faults import Category, Fault
+from celery_guard.core.states import Reason, State
+
+__all__ = [
+    "Cancelled",
+    "Claim",
+    "Expired",
+    "Finish",
+    "Lost",
+    "Outcome",
+    "Policy",
+    "Raised",
+    "Retry",
+    "Returned",
+    "Settlement",
+    "decide",
+]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One attempt, as its holder knows it: what was read when the row was claimed."""
+
+    run_id: str
+    token: str
+    attempt: int
+    max_attempts: int
+    unknown_faults: int
+    deadline_at: datetime
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a task allows; the deadline and the attempts of one run are in its claim."""
+
+    unknown_max_attempts: int = 2
+    backoff: Backoff = field(default_factory=Backoff)
+    on_worker_lost: str = "retry"
+
+    def is_used_up(self, claim: Claim, fault: Fault) -> bool:
+        """Say whether this fault was the last that the run may have."""
+        if claim.attempt >= claim.max_attempts:
+            return True
+        return fault.category is Category.UNKNOWN and claim.unknown_faults + 1 >= self.unknown_max_attempts
+
+    def delay(self, attempt: int, fault: Fault, *, rng: random.Random) -> timedelta:
+        """Return how long to wait: what the error asked for, else the backoff."""
+        if fault.retry_after is not None:
+            return max(fault.retry_after, timedelta(0))
+        return self.backoff.delay(attempt, rng)
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The body returned."""
+
+    result: Any
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The body raised."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The process that ran the attempt is gone."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True)
+class Expired:
+    """The deadline passed while nobody could end the attempt."""
+
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """Somebody stopped the run."""
+
+    by: str = "cancel"
+
+
+Outcome: TypeAlias = Returned | Raised | Lost | Expired | Cancelled
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run ends."""
+
+    state: State
+    reason: Reason
+    fault: Fault | None = None
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The run waits for its next attempt."""
+
+    at: datetime
+    fault: Fault
+
+
+Settlement: TypeAlias = Finish | Retry
+
+
+def decide(outcome: Outcome, claim: Claim, policy: Policy, *, now: datetime, rng: random.Random) -> Settlement:
+    """Say what one attempt means for its run. No I/O; the order of the questions is the rule."""
+    if isinstance(outcome, Cancelled):
+        return Finish(State.CANCELLED, Reason.CANCELLED)
+    fault = None if isinstance(outcome, Returned) else outcome.fault
+    if now >= claim.deadline_at or isinstance(outcome, Expired):
+        return Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE, fault=fault)
+    if isinstance(outcome, Returned):
+        return Finish(State.SUCCEEDED, Reason.SUCCEEDED, result=outcome.result)
+    if isinstance(outcome, Lost) and policy.on_worker_lost == "fail":
+        return Finish(State.DEAD, Reason.FAILED_DUE_WORKER_LOSS, fault=outcome.fault)
+    return _after_a_fault(outcome.fault, claim, policy, now=now, rng=rng)
+
+
+def _after_a_fault(fault: Fault, claim: Claim, policy: Policy, *, now: datetime, rng: random.Random) -> Settlement:
+    if fault.category is Category.NON_RETRYABLE:
+        return Finish(State.FAILED, Reason.FAILED_NON_RETRYABLE, fault=fault)
+    if policy.is_used_up(claim, fault):
+        return Finish(State.DEAD, Reason.FAILED_DUE_MAX_ATTEMPTS, fault=fault)
+    delay = policy.delay(claim.attempt, fault, rng=rng)
+    if delay >= claim.deadline_at - now:
+        return Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE, fault=fault)
+    return Retry(now + delay, fault)

@@ -1,0 +1,1 @@
+"""What happens: submit → dispatch → attempt → settle → deliver."""

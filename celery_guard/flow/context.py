@@ -1,0 +1,184 @@
+"""Inside a body: which run this is, and how much time it has left."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery_guard.core.states import State
+from celery_guard.errors import DeadlineExceeded, RunCancelled
+
+if TYPE_CHECKING:
+    from celery_guard.store.runs import RunStore
+
+__all__ = [
+    "Ancestor",
+    "CurrentRun",
+    "Tracing",
+    "ancestor_of",
+    "begin_tracing",
+    "current_run",
+    "entered",
+    "running_here",
+    "tracing",
+]
+
+_current: ContextVar[CurrentRun | None] = ContextVar("celery_guard_current_run", default=None)
+
+#: What a run without a deadline has: only a plain direct call is one.
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class CurrentRun:
+    """The run whose body is executing here. Moments are aware and in UTC, by the database's clock."""
+
+    id: str
+    type: str
+    attempt: int = 1
+    max_attempts: int = 1
+    deadline_at: datetime = _NEVER
+    idempotency_key: str = ""
+    meta: dict[str, Any] = field(default_factory=dict)
+    parent_id: str | None = None
+    root_id: str | None = None
+    _token: str = field(default="", repr=False)
+    _claimed_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc), repr=False)
+    _monotonic: float = field(default_factory=time.monotonic, repr=False)
+    _store: RunStore | None = field(default=None, repr=False)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether no attempt follows if this one fails."""
+        return self.attempt >= self.max_attempts
+
+    def now(self) -> datetime:
+        """Return the moment by the database's clock, as it was at the claim plus the time since."""
+        return self._claimed_at + timedelta(seconds=time.monotonic() - self._monotonic)
+
+    def remaining(self) -> timedelta:
+        """Return how long the run has left; never negative, ``timedelta.max`` in a plain direct call."""
+        if self.deadline_at == _NEVER:
+            return timedelta.max
+        return max(self.deadline_at - self.now(), timedelta(0))
+
+    def timeout(self, at_most: float | timedelta | None = None) -> float | None:
+        """Return a timeout in seconds for a call to somebody else: never longer than what is left.
+
+        Args:
+            at_most: the longest that the call may take by itself, in seconds or as a ``timedelta``.
+
+        Raises:
+            DeadlineExceeded: nothing is left.
+        """
+        wanted = at_most.total_seconds() if isinstance(at_most, timedelta) else at_most
+        if self.deadline_at == _NEVER:
+            return wanted
+        left = self.remaining().total_seconds()
+        if left <= 0:
+            raise self._late()
+        return left if wanted is None else min(left, wanted)
+
+    def check(self) -> None:
+        """Raise when there is no point in going on; costs one statement.
+
+        Raises:
+            DeadlineExceeded: the deadline has passed.
+            RunCancelled: the run was cancelled, or is no longer this attempt's.
+        """
+        if self.now() >= self.deadline_at:
+            raise self._late()
+        if self._store is not None:
+            state, token = self._store.holder(self.id)
+            if state is not State.RUNNING or token != self._token:
+                raise RunCancelled("cancelled", f"the run {self.id} is {state} and no longer this attempt's")
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded("failed_due_deadline", f"the deadline of the run {self.id} was {self.deadline_at}")
+
+
+def current_run() -> CurrentRun:
+    """Return the run whose body is executing here.
+
+    Raises:
+        RuntimeError: this is not the body of a guarded task.
+    """
+    run = _current.get()
+    if run is None:
+        raise RuntimeError("current_run() works inside the body of a guarded task only")
+    return run
+
+
+def running_here() -> CurrentRun | None:
+    """Return the run whose body is executing here, or None."""
+    return _current.get()
+
+
+@dataclass
+class Tracing:
+    """What Celery's tracer is doing with a guarded request, kept on the request while it lasts."""
+
+    run: CurrentRun | None = None
+    #: The ending that Celery is about to follow up, in Celery's words, and whether the row waits to hear that it did.
+    ending: str | None = None
+    owed: bool = False
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """What a run hands down to those that it submits."""
+
+    deadline_at: datetime | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    #: Whether Celery's tracer submits, after the body: then nobody is there to catch an error.
+    follows_up: bool = False
+
+
+_TRACING = "_guard_tracing"
+
+
+def tracing(request: Any) -> Tracing | None:
+    """Return what is known of a request that a guarded attempt has begun with, else None."""
+    found: Tracing | None = request.__dict__.get(_TRACING)
+    return found
+
+
+def begin_tracing(request: Any) -> Tracing:
+    """Note that an attempt has begun: further calls of the task are plain calls."""
+    found = Tracing()
+    setattr(request, _TRACING, found)
+    return found
+
+
+def ancestor_of(app: Any) -> Ancestor:
+    """Return what the submitter hands down: a running body, or a tracer that follows a success up.
+
+    What follows a failure up gets no deadline: an errback has something to say after it.
+    """
+    run = _current.get()
+    if run is not None:
+        return Ancestor(None if run.deadline_at == _NEVER else run.deadline_at, run.meta)
+    parent = app.current_worker_task
+    found = tracing(parent.request) if parent is not None else None
+    if found is None:
+        return Ancestor()
+    if found.run is None:
+        return Ancestor(follows_up=True)
+    return Ancestor(found.run.deadline_at if found.ending == "SUCCESS" else None, found.run.meta, follows_up=True)
+
+
+class entered:
+    """Make a run the current one for the length of a ``with`` block."""
+
+    def __init__(self, run: CurrentRun | None) -> None:
+        self._run = run
+
+    def __enter__(self) -> CurrentRun | None:
+        self._reset = _current.set(self._run)
+        return self._run
+
+    def __exit__(self, *exc_info: object) -> None:
+        _current.reset(self._reset)

@@ -1,0 +1,128 @@
+"""In the child: a message that is not to be run. It tells Celery an ending that is owed, or is dropped."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from celery import states
+from celery.app.task import get_actual_ignore_result
+from celery.exceptions import Ignore, TaskRevokedError
+
+from celery_guard.core.decide import Claim, Finish
+from celery_guard.core.states import Reason, State
+from celery_guard.flow import codec
+from celery_guard.flow.context import tracing
+from celery_guard.flow.guard import Guard, guard_of
+from celery_guard.flow.publish import header_of
+from celery_guard.flow.settle import TELLING_LEASE, ending_error
+from celery_guard.observe.logs import log_settlement, logger
+from celery_guard.store.records import TaskRun
+
+__all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending"]
+
+#: Where the worker's main process writes who may claim: a token made for this delivery, and its own boot id.
+DELIVERY = "guard_delivery"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One message as it arrived."""
+
+    run_id: str
+    token: str
+    worker_id: str | None
+    fingerprint: str | None
+    #: Which telling of an ending this message is for; 0 for a message that is to be run.
+    ticket: int
+    is_ours: bool
+
+    @classmethod
+    def of(cls, request: Any) -> Delivery:
+        """Read what the submitter and the worker's main process wrote into the message."""
+        header, told = header_of(request) or {}, getattr(request, DELIVERY, None) or {}
+        return cls(
+            run_id=request.id,
+            token=told.get("token") or secrets.token_hex(8),
+            worker_id=told.get("worker"),
+            fingerprint=header.get("fingerprint"),
+            ticket=header.get("ticket", 0) if header.get("event") == "deliver" else 0,
+            is_ours=bool(header),
+        )
+
+
+def deliver(guard: Guard, task: Any, request: Any, delivery: Delivery) -> Any:
+    """Be the ended task in Celery's eyes: return the stored result, or raise the stored error.
+
+    Raises:
+        Ignore: nothing is owed; the message is a copy.
+    """
+    if not delivery.ticket:
+        _end_what_can_not_start(guard, task, delivery)
+    ending = guard.runs.take_ending(request.id, ticket=delivery.ticket, lease=TELLING_LEASE)
+    if ending is None:
+        raise Ignore("nothing is owed, or another message tells this ending")
+    if ending.state is State.CANCELLED:
+        _tell_cancelled(guard, task, request)
+    mark_ending(request, ending.state, owed=True)
+    if ending.state is State.SUCCEEDED:
+        return codec.decode(ending.result, task.app.conf.result_serializer) if ending.result else None
+    if ending.state is State.FAILED and ending.result:
+        raise task.backend.exception_to_python(json.loads(ending.result))
+    raise ending_error(ending.reason, ending.last_error)
+
+
+def is_foreign(guard: Guard, delivery: Delivery) -> bool:
+    """Whether other code sent this message: it has no header of ours, and no row yet."""
+    return not delivery.is_ours and guard.runs.find(delivery.run_id) is None
+
+
+def mark_ending(request: Any, state: State, *, owed: bool) -> None:
+    """Note which ending Celery's tracer is about to follow up."""
+    traced = tracing(request)
+    assert traced is not None
+    traced.ending = states.SUCCESS if state is State.SUCCEEDED else states.FAILURE
+    traced.owed = owed
+
+
+def follow_up_is_through(task: Any, state: str) -> None:
+    """Celery has done all that follows this ending, so nothing is owed any more."""
+    traced = tracing(task.request)
+    if traced is not None and traced.owed and traced.ending == state:
+        guard_of(task.app).runs.told(task.request.id)
+
+
+def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None:
+    run = guard.runs.find(delivery.run_id)
+    if run is None:
+        logger.error(
+            "%s[%s] has no row and is not run: it was pruned, or this worker uses another database or namespace",
+            task.name,
+            delivery.run_id,
+        )
+        raise Ignore("the run has no row")
+    if run.state is not State.QUEUED or run.next_retry_at is not None:
+        raise Ignore(f"a copy of a run that is {run.state}")
+    finish = _dead(guard, run)
+    if finish is None or not guard.runs.finish_waiting(run.id, finish, token=delivery.token):
+        raise Ignore("another worker was faster")
+    claim = Claim(run.id, delivery.token, run.attempt, run.max_attempts, run.unknown_faults, run.deadline_at)
+    log_settlement(task.name, claim, finish)
+
+
+def _dead(guard: Guard, run: TaskRun) -> Finish | None:
+    if guard.runs.clock() >= run.deadline_at:
+        return Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE)
+    if run.attempt >= run.max_attempts:
+        return Finish(State.DEAD, Reason.FAILED_DUE_MAX_ATTEMPTS)
+    return None
+
+
+def _tell_cancelled(guard: Guard, task: Any, request: Any) -> None:
+    error = TaskRevokedError("cancelled")
+    store = not get_actual_ignore_result(task, request)
+    task.backend.mark_as_failure(request.id, error, request=request, store_result=store, state=states.REVOKED)
+    guard.runs.told(request.id)
+    raise Ignore("the run was cancelled")

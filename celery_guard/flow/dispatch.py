@@ -1,0 +1,110 @@
+"""In the guard thread of a worker: due and owed rows → broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kombu.exceptions import ChannelError, OperationalError
+
+from celery_guard.flow.guard import Guard
+from celery_guard.flow.publish import fresh_lease, publish_due
+from celery_guard.observe.logs import logger
+from celery_guard.store.records import Due
+from celery_guard.store.workers import Beat
+
+__all__ = ["Dispatcher"]
+
+#: Seconds until a row whose publishing failed is tried again.
+_AGAIN = 2.0
+
+
+class Dispatcher:
+    """Publishes what is due, in batches disjoint from those of other workers, and only while the broker answers."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._missing: dict[str, int] = {}
+        self._broker_is_away = False
+
+    def tick(self) -> int:
+        """Publish one batch of due rows, earliest first; return how many there were."""
+        with self._producer() as producer:
+            if producer is None:
+                return 0
+            due = self.guard.runs.take_due(limit=self.guard.settings.dispatch_batch, lease=fresh_lease())
+            self._publish(due, producer)
+            return len(due)
+
+    def look_for_lost(self, beats: Sequence[Beat]) -> int:
+        """Publish again what neither the broker nor a living worker has; return how many that were.
+
+        A message is missing when more rows wait in a queue than its broker reports and workers hold reserved; it counts
+        once two looks in a row agree, so that what is on its way between them is not sent twice.
+        """
+        suspects = self.guard.runs.suspects()
+        before, self._missing = self._missing, {}
+        return sum(self._look_into(queue, count, before.get(queue, 0), beats) for queue, count in suspects.items())
+
+    def _look_into(self, queue: str, suspects: int, missing_before: int, beats: Sequence[Beat]) -> int:
+        runs, batch = self.guard.runs, self.guard.settings.dispatch_batch
+        with self._producer() as producer:
+            if producer is None:
+                return 0
+            waiting = runs.waiting_in(queue)
+            reserved = [run_id for beat in beats for run_id in beat.reserved]
+            missing = self._missing[queue] = waiting - _depth(producer, queue) - len(reserved)
+            lost = min(missing, missing_before, batch)
+            if lost > 0:
+                due = runs.take_lost(queue, limit=lost, lease=fresh_lease(), reserved=reserved)
+                logger.warning("%d messages of the queue %s are lost; publishing them again", len(due), queue)
+                self._publish(due, producer)
+                return len(due)
+            if missing <= 0:
+                runs.extend_leases(queue, limit=max(suspects, batch), lease=fresh_lease())
+            return 0
+
+    def _publish(self, due: Sequence[Due], producer: Any) -> None:
+        failed = []
+        for row in due:
+            try:
+                publish_due(self.guard.app, row, producer=producer)
+            except Exception as error:  # a row that can't be sent must not keep the others
+                logger.warning("%s[%s] could not be published: %r", row.type, row.id, error)
+                failed.append(row.id)
+        if failed:
+            self.guard.runs.publish_soon(failed, delay=_AGAIN)
+
+    @contextmanager
+    def _producer(self) -> Iterator[Any]:
+        """Give a producer whose broker answers, else None."""
+        with self.guard.app.producer_pool.acquire(block=True, timeout=5) as producer:
+            yield producer if self._answers(producer) else None
+
+    def _answers(self, producer: Any) -> bool:
+        try:
+            producer.connection.ensure_connection(max_retries=1, interval_start=0)
+        except (OperationalError, OSError, *producer.connection.connection_errors) as error:
+            if not self._broker_is_away:
+                logger.warning("the broker is away; rows wait until it is back: %r", error)
+            self._broker_is_away = True
+            return False
+        if self._broker_is_away:
+            logger.info("the broker is back; publishing goes on")
+        self._broker_is_away = False
+        return True
+
+
+def _depth(producer: Any, queue: str) -> int:
+    """Return how many messages the broker holds for a queue and has not handed out."""
+    channel = producer.connection.channel()
+    try:
+        return int(channel.queue_declare(queue, passive=True).message_count)
+    except (ChannelError, *producer.connection.channel_errors):
+        return 0
+    finally:
+        try:
+            channel.close()
+        except (OSError, *producer.connection.connection_errors, *producer.connection.channel_errors):
+            pass

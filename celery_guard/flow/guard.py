@@ -1,0 +1,140 @@
+"""One guard per Celery app: its settings, its store, and this process's place among the workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+
+from celery_guard.errors import InvalidOption
+from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
+from celery_guard.store.database import Database
+from celery_guard.store.runs import RunStore
+from celery_guard.store.workers import WorkerStore
+
+if TYPE_CHECKING:
+    from celery_guard.flow.worker import Keeper
+
+__all__ = ["Guard", "guard_of", "task_settings"]
+
+_ATTRIBUTE = "_celery_guard"
+
+
+class Guard:
+    """What celery_guard knows of one app in this process."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._settings: Settings | None = None
+        self._final = False
+        #: The boot id of the worker whose main process this is.
+        self.worker_id: str | None = None
+        #: The guard thread of that worker.
+        self.keeper: Keeper | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The ``guard_*`` keys of the app's configuration, read for good once the app is finalised.
+
+        Raises:
+            InvalidOption: a key is unknown, has a wrong type, or does not fit another.
+        """
+        if self._settings is None or not self._final:
+            self._final = bool(self.app.finalized)
+            self._settings = self._read()
+        return self._settings
+
+    def _read(self) -> Settings:
+        given = _guard_keys(self.app.conf)
+        namespace = self.app.main or "celery"
+        url = "" if given.get("guard_database_url") else _default_url(self.app)
+        return Settings.read(given, default_url=url, default_namespace=namespace)
+
+    @cached_property
+    def database(self) -> Database:
+        """The database of runs."""
+        return Database(self.settings.database_url, self.settings.database_engine_options)
+
+    @cached_property
+    def runs(self) -> RunStore:
+        """The runs of this app's namespace."""
+        return RunStore(self.database, self.settings.namespace)
+
+    @cached_property
+    def workers(self) -> WorkerStore:
+        """The workers of this app's namespace."""
+        return WorkerStore(self.database, self.settings.namespace)
+
+
+def guard_of(app: Any) -> Guard:
+    """Return the app's guard, made on first use."""
+    guard = app.__dict__.get(_ATTRIBUTE) if hasattr(app, "__dict__") else None
+    if guard is None:
+        guard = Guard(app)
+        setattr(app, _ATTRIBUTE, guard)
+    return guard
+
+
+def task_settings(task: Any) -> TaskSettings:
+    """Return the settings of a task or task class: its own attributes over the configuration, resolved once.
+
+    Raises:
+        InvalidOption: an attribute is not accepted.
+    """
+    cls = task if isinstance(task, type) else type(task)
+    found: TaskSettings | None = cls.__dict__.get("_guard_settings")
+    if found is None:
+        guard = guard_of(task.app)
+        found = guard.settings.for_task(task.name or cls.__name__, _own_attributes(cls))
+        if guard.app.finalized:
+            cls._guard_settings = found  # type: ignore[attr-defined]
+    return found
+
+
+def _own_attributes(cls: Any) -> dict[str, Any]:
+    own = {name: getattr(cls, name) for name in TaskSettings.model_fields if getattr(cls, name, None) is not None}
+    if "max_attempts" not in own and _sets_max_retries(cls):
+        retries = cls.max_retries
+        if retries is None:
+            own["max_attempts"] = UNLIMITED_ATTEMPTS
+        elif isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            raise InvalidOption(
+                f"{cls.name}: max_retries must be None or a whole number of at least 0, not {retries!r}"
+            )
+        else:
+            own["max_attempts"] = retries + 1
+    return own
+
+
+def _sets_max_retries(cls: type) -> bool:
+    """Whether the user's own classes or decorator named ``max_retries``; Celery's default of 3 is not a wish."""
+    return any("max_retries" in base.__dict__ for base in cls.__mro__ if base not in (Task, object))
+
+
+def _guard_keys(conf: Any) -> dict[str, Any]:
+    prefix = (conf.prefix or "").lower()
+    keys = {str(key).lower().removeprefix(prefix): key for key in conf}
+    return {name: conf[key] for name, key in keys.items() if name.startswith("guard_")}
+
+
+def _default_url(app: Any) -> str:
+    """A file beside the module that the app lives in, so that client and worker find the same one."""
+    module = sys.modules.get(app.main or "") or next(
+        (found for found in list(sys.modules.values()) if any(value is app for value in _globals(found))), None
+    )
+    path = getattr(module, "__file__", None)
+    if path is None:
+        raise InvalidOption(
+            "guard_database_url is not set, and the module of the app can't be found to put a SQLite file beside it;"
+            " set it to a PostgreSQL URL, or to sqlite:////absolute/path/runs.db"
+        )
+    folder = Path(os.path.realpath(path)).parent
+    return f"sqlite:///{folder / 'celery_guard.db'}"
+
+
+def _globals(module: Any) -> list[Any]:
+    return list(getattr(module, "__dict__", {}).values())

@@ -1,0 +1,71 @@
+"""A row's message: the same the first time, after a retry, and when an ending is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from celery_guard.flow.codec import decode, decode_options
+from celery_guard.store.records import Due
+
+__all__ = ["HEADER", "LEASE", "header_of", "message_header", "publish", "publish_due"]
+
+#: The message header that is ours.
+HEADER = "guard"
+
+#: Seconds within which a published run should be claimed, before its message counts as a suspect.
+LEASE = (15.0, 30.0)
+
+
+def fresh_lease() -> float:
+    """Return a lease, spread so that rows submitted together are not looked at together."""
+    return random.uniform(*LEASE)
+
+
+def message_header(
+    run_id: str, event: str, *, deadline_at: datetime, fingerprint: str, ticket: int = 0
+) -> dict[str, Any]:
+    """Return our part of a message's headers: which run it is for, and why it is sent."""
+    return {
+        "v": 1,
+        "id": run_id,
+        "event": event,
+        "deadline": deadline_at.isoformat(),
+        "fingerprint": fingerprint,
+        "ticket": ticket,
+    }
+
+
+def header_of(request: Any) -> Mapping[str, Any] | None:
+    """Return our header as a worker's request, or an eager one, carries it."""
+    found = getattr(request, HEADER, None) or (request.headers or {}).get(HEADER)
+    return found if isinstance(found, Mapping) else None
+
+
+def publish(
+    app: Any,
+    run_id: str,
+    name: str,
+    args: Any,
+    kwargs: Any,
+    options: Mapping[str, Any],
+    header: Mapping[str, Any],
+    **transient: Any,
+) -> Any:
+    """Send one message by Celery's own ``send_task``; it needs no registered task."""
+    headers = {**(options.get("headers") or {}), HEADER: dict(header)}
+    sent = {**options, **transient, "headers": headers}
+    return app.send_task(name, args, kwargs, task_id=run_id, **sent)
+
+
+def publish_due(app: Any, due: Due, *, producer: Any) -> None:
+    """Send the message of a row that is due."""
+    options = decode_options(due.options)
+    serializer = options.get("serializer") or app.conf.task_serializer
+    args, kwargs = decode(due.payload, serializer)
+    event = "deliver" if due.owed else "retry" if due.attempt and due.ticket == 1 else "republish"
+    header = message_header(due.id, event, deadline_at=due.deadline_at, fingerprint=due.fingerprint, ticket=due.ticket)
+    options["retries"] = max(options.get("retries") or 0, due.attempt - int(due.owed))
+    publish(app, due.id, due.type, args, kwargs, options, header, producer=producer, add_to_parent=False)

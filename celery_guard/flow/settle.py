@@ -1,0 +1,92 @@
+"""The one door out: child, lost child, rescue, sweep and cancel end an attempt here."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from celery_guard.core.decide import Claim, Outcome, Policy, Settlement, decide
+from celery_guard.core.faults import Category, Fault
+from celery_guard.core.states import Reason
+from celery_guard.errors import (
+    AttemptsExhausted,
+    DeadlineExceeded,
+    RunCancelled,
+    RunEnded,
+    StoreUnavailable,
+    TaskFailed,
+    WorkerLost,
+)
+from celery_guard.observe.logs import log_settlement, logger
+from celery_guard.store.runs import RunStore
+
+__all__ = ["PATIENCE", "TELLING_LEASE", "ending_error", "lost_fault", "patiently", "settle"]
+
+#: How long an attempt keeps trying to write its end, in seconds.
+PATIENCE = 30.0
+
+#: How long a child may take to tell Celery an ending before the dispatcher does it, in seconds.
+TELLING_LEASE = 60.0
+
+_ERRORS: dict[Reason, type[RunEnded]] = {
+    Reason.FAILED_DUE_DEADLINE: DeadlineExceeded,
+    Reason.FAILED_DUE_MAX_ATTEMPTS: AttemptsExhausted,
+    Reason.FAILED_DUE_WORKER_LOSS: WorkerLost,
+    Reason.FAILED_NON_RETRYABLE: TaskFailed,
+    Reason.CANCELLED: RunCancelled,
+}
+
+
+def settle(
+    runs: RunStore,
+    task_type: str,
+    claim: Claim,
+    outcome: Outcome,
+    policy: Policy,
+    *,
+    now: datetime,
+    **how: Any,
+) -> Settlement | None:
+    """Decide what the outcome means and write it. None: somebody else ended this attempt, and nothing changed.
+
+    Args:
+        now: the moment by the database's clock.
+        how: what :meth:`~celery_guard.store.runs.RunStore.settle` takes besides.
+    """
+    settlement = decide(outcome, claim, policy, now=now, rng=random.Random())
+    if not runs.settle(claim, settlement, **how):
+        logger.warning("%s[%s] attempt %d was ended by somebody else", task_type, claim.run_id, claim.attempt)
+        return None
+    log_settlement(task_type, claim, settlement)
+    return settlement
+
+
+def patiently(work: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Do work that needs the database; while it can't be reached, try again for a bounded time.
+
+    Raises:
+        StoreUnavailable: the time is over.
+    """
+    until = time.monotonic() + patience
+    wait = 0.1
+    while True:
+        try:
+            return work()
+        except StoreUnavailable:
+            if time.monotonic() + wait >= until:
+                raise
+            time.sleep(wait)
+            wait = min(2 * wait, 2.0)
+
+
+def ending_error(reason: Reason, fault_text: str | None) -> RunEnded:
+    """Return the exception that tells a caller why a run ended."""
+    return _ERRORS[reason](reason.value, fault_text or "")
+
+
+def lost_fault(rule: str, message: str) -> Fault:
+    """Describe an attempt that nobody could end from inside."""
+    return Fault(Category.RETRYABLE, rule, {"time_limit": "TimeLimitExceeded"}.get(rule, "WorkerLost"), message)

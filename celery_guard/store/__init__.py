@@ -1,0 +1,1 @@
+"""What is true: the only room that speaks SQL."""

@@ -1,0 +1,134 @@
+"""First schema: runs, attempts, effects, workers."""
+
+from uuid import uuid4
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+STATES = "'cancelled', 'dead', 'failed', 'queued', 'retrying', 'running', 'succeeded'"
+CATEGORIES = "'non_retryable', 'retryable', 'unknown'"
+ENDING = (
+    "(NOT state IN ('cancelled', 'dead', 'failed', 'succeeded') AND terminal_reason IS NULL AND finished_at IS NULL)"
+    " OR (state = 'cancelled' AND terminal_reason IN ('cancelled') AND finished_at IS NOT NULL)"
+    " OR (state = 'dead' AND terminal_reason IN ('failed_due_deadline', 'failed_due_max_attempts',"
+    " 'failed_due_worker_loss') AND finished_at IS NOT NULL)"
+    " OR (state = 'failed' AND terminal_reason IN ('failed_non_retryable') AND finished_at IS NOT NULL)"
+    " OR (state = 'succeeded' AND terminal_reason IN ('succeeded') AND finished_at IS NOT NULL)"
+)
+
+
+def upgrade() -> None:
+    moment = sa.DateTime(timezone=True).with_variant(sa.Text(), "sqlite")
+    op.create_table(
+        "task_run",
+        sa.Column("id", sa.String(255), nullable=False),
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("type", sa.String(255), nullable=False),
+        sa.Column("queue", sa.String(255), nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
+        sa.Column("options", sa.Text, nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("terminal_reason", sa.String(32)),
+        sa.Column("attempt", sa.Integer, nullable=False, server_default=sa.text("0")),
+        sa.Column("max_attempts", sa.Integer, nullable=False),
+        sa.Column("unknown_faults", sa.Integer, nullable=False, server_default=sa.text("0")),
+        sa.Column("next_retry_at", moment),
+        sa.Column("deadline_at", moment, nullable=False),
+        sa.Column("publish_at", moment),
+        sa.Column("publishes", sa.Integer, nullable=False, server_default=sa.text("0")),
+        sa.Column("owed", sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false()),
+        sa.Column("claim_token", sa.String(64)),
+        sa.Column("worker_id", sa.String(64)),
+        sa.Column("idempotency_scope", sa.String(255)),
+        sa.Column("idempotency_key", sa.String(255)),
+        sa.Column("fingerprint", sa.String(64), nullable=False),
+        sa.Column("created_at", moment, nullable=False),
+        sa.Column("updated_at", moment, nullable=False),
+        sa.Column("started_at", moment),
+        sa.Column("finished_at", moment),
+        sa.Column("result", sa.Text),
+        sa.Column("last_error", sa.Text),
+        sa.Column("error_category", sa.String(16)),
+        sa.Column("error_type", sa.String(255)),
+        sa.Column("parent_id", sa.String(255)),
+        sa.Column("root_id", sa.String(255)),
+        sa.Column("redrive_of", sa.String(255)),
+        sa.Column("same_as", sa.String(255)),
+        sa.Column("snoozes", sa.Integer, nullable=False, server_default=sa.text("0")),
+        sa.Column("meta", sa.Text),
+        sa.PrimaryKeyConstraint("id", name="task_run_pkey"),
+        sa.CheckConstraint(f"state IN ({STATES})", name="task_run_state_check"),
+        sa.CheckConstraint(ENDING, name="task_run_ending_check"),
+        sa.CheckConstraint(
+            "attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="task_run_attempt_check"
+        ),
+        sa.CheckConstraint(f"error_category IN ({CATEGORIES})", name="task_run_error_category_check"),
+    )
+    _partial_index("task_run_to_publish", "task_run", ["namespace", "publish_at"], "publish_at IS NOT NULL")
+    _partial_index("task_run_running", "task_run", ["worker_id"], "state = 'running'")
+    _partial_index(
+        "task_run_live", "task_run", ["namespace", "deadline_at"], "state IN ('queued', 'retrying', 'running')"
+    )
+    _partial_index("task_run_ended", "task_run", ["namespace", "state", "finished_at"], "finished_at IS NOT NULL")
+    _partial_index(
+        "task_run_key",
+        "task_run",
+        ["namespace", "idempotency_scope", "idempotency_key"],
+        "idempotency_key IS NOT NULL",
+        unique=True,
+    )
+    op.create_table(
+        "task_attempt",
+        sa.Column("run_id", sa.String(255), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False, autoincrement=False),
+        sa.Column("worker_id", sa.String(64)),
+        sa.Column("started_at", moment),
+        sa.Column("finished_at", moment, nullable=False),
+        sa.Column("category", sa.String(16)),
+        sa.Column("rule", sa.String(255), nullable=False),
+        sa.Column("error_type", sa.String(255)),
+        sa.Column("error", sa.Text),
+        sa.Column("traceback", sa.Text),
+        sa.PrimaryKeyConstraint("run_id", "attempt", name="task_attempt_pkey"),
+        sa.CheckConstraint(f"category IN ({CATEGORIES})", name="task_attempt_category_check"),
+    )
+    op.create_table(
+        "task_effect",
+        sa.Column("run_id", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("result", sa.Text, nullable=False),
+        sa.Column("created_at", moment, nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "name", name="task_effect_pkey"),
+    )
+    op.create_table(
+        "task_worker",
+        sa.Column("id", sa.String(64), nullable=False),
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("host", sa.String(255), nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("started_at", moment, nullable=False),
+        sa.Column("beat", sa.Integer, nullable=False),
+        sa.Column("beat_at", moment, nullable=False),
+        sa.Column("reserved", sa.Text, nullable=False),
+        sa.Column("stopped_at", moment),
+        sa.PrimaryKeyConstraint("id", name="task_worker_pkey"),
+    )
+    _partial_index("task_worker_alive", "task_worker", ["namespace"], "stopped_at IS NULL")
+    meta = op.create_table(
+        "guard_meta",
+        sa.Column("id", sa.Integer, nullable=False, autoincrement=False),
+        sa.Column("store_id", sa.String(64), nullable=False),
+        sa.Column("schema_version", sa.Integer, nullable=False),
+        sa.Column("compatible_from", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="guard_meta_pkey"),
+    )
+    op.bulk_insert(meta, [{"id": 1, "store_id": uuid4().hex, "schema_version": 1, "compatible_from": 1}])
+
+
+def _partial_index(name: str, table: str, columns: list[str], where: str, *, unique: bool = False) -> None:
+    op.create_index(name, table, columns, unique=unique, postgresql_where=sa.text(where), sqlite_where=sa.text(where))

@@ -1,0 +1,168 @@
+"""The tables: what is stored of a run's life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    false,
+    text,
+)
+
+from celery_guard.core.faults import Category
+from celery_guard.core.states import ENDINGS, TERMINAL, State
+from celery_guard.store.sql import Moment
+
+__all__ = ["guard_meta", "metadata", "task_attempt", "task_effect", "task_run", "task_worker"]
+
+metadata = MetaData(
+    naming_convention={"pk": "%(table_name)s_pkey", "ck": "%(table_name)s_%(constraint_name)s_check"},
+)
+
+
+def _one_of(column: str, values: Any) -> str:
+    return f"{column} IN ({', '.join(sorted(repr(str(value)) for value in values))})"
+
+
+def _each_ending_has_its_reason() -> str:
+    live = f"(NOT {_one_of('state', TERMINAL)} AND terminal_reason IS NULL AND finished_at IS NULL)"
+    endings = (
+        f"(state = '{state}' AND {_one_of('terminal_reason', reasons)} AND finished_at IS NOT NULL)"
+        for state, reasons in sorted(ENDINGS.items())
+    )
+    return " OR ".join((live, *endings))
+
+
+#: One row is one submission's whole life.
+task_run = Table(
+    "task_run",
+    metadata,
+    Column("id", String(255), primary_key=True),
+    Column("namespace", String(255), nullable=False),
+    Column("type", String(255), nullable=False),
+    Column("queue", String(255), nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("options", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("terminal_reason", String(32)),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer, nullable=False),
+    Column("unknown_faults", Integer, nullable=False, server_default=text("0")),
+    Column("next_retry_at", Moment),
+    Column("deadline_at", Moment, nullable=False),
+    Column("publish_at", Moment),
+    Column("publishes", Integer, nullable=False, server_default=text("0")),
+    Column("owed", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("claim_token", String(64)),
+    Column("worker_id", String(64)),
+    Column("idempotency_scope", String(255)),
+    Column("idempotency_key", String(255)),
+    Column("fingerprint", String(64), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("finished_at", Moment),
+    Column("result", Text),
+    Column("last_error", Text),
+    Column("error_category", String(16)),
+    Column("error_type", String(255)),
+    Column("parent_id", String(255)),
+    Column("root_id", String(255)),
+    Column("redrive_of", String(255)),
+    Column("same_as", String(255)),
+    Column("snoozes", Integer, nullable=False, server_default=text("0")),
+    Column("meta", Text),
+    CheckConstraint(_one_of("state", State), name="state"),
+    CheckConstraint(_each_ending_has_its_reason(), name="ending"),
+    CheckConstraint("attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="attempt"),
+    CheckConstraint(_one_of("error_category", Category), name="error_category"),
+    # the dispatcher: rows to publish, earliest first
+    Index("task_run_to_publish", "namespace", "publish_at", postgresql_where=text("publish_at IS NOT NULL")),
+    # rescue, audit: what a worker runs
+    Index("task_run_running", "worker_id", postgresql_where=text("state = 'running'")),
+    # the sweep: live rows by deadline
+    Index(
+        "task_run_live",
+        "namespace",
+        "deadline_at",
+        postgresql_where=text("state IN ('queued', 'retrying', 'running')"),
+    ),
+    # pruning: ended rows by age
+    Index("task_run_ended", "namespace", "state", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+    # one run per key
+    Index(
+        "task_run_key",
+        "namespace",
+        "idempotency_scope",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+)
+
+for _index in task_run.indexes:  # SQLite has the same partial indexes
+    _index.dialect_options["sqlite"]["where"] = _index.dialect_options["postgresql"]["where"]
+
+#: One row per attempt that did not succeed.
+task_attempt = Table(
+    "task_attempt",
+    metadata,
+    Column("run_id", String(255), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("worker_id", String(64)),
+    Column("started_at", Moment),
+    Column("finished_at", Moment, nullable=False),
+    Column("category", String(16)),
+    Column("rule", String(255), nullable=False),
+    Column("error_type", String(255)),
+    Column("error", Text),
+    Column("traceback", Text),
+    CheckConstraint(_one_of("category", Category), name="category"),
+)
+
+#: A named, memoised piece of a run's work.
+task_effect = Table(
+    "task_effect",
+    metadata,
+    Column("run_id", String(255), primary_key=True),
+    Column("name", String(255), primary_key=True),
+    Column("result", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+)
+
+#: One row per boot of a worker.
+task_worker = Table(
+    "task_worker",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("namespace", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("beat", Integer, nullable=False),
+    Column("beat_at", Moment, nullable=False),
+    Column("reserved", Text, nullable=False),
+    Column("stopped_at", Moment),
+    Index("task_worker_alive", "namespace", postgresql_where=text("stopped_at IS NULL")),
+)
+for _index in task_worker.indexes:
+    _index.dialect_options["sqlite"]["where"] = _index.dialect_options["postgresql"]["where"]
+
+#: One row: which store this is, and who may use it.
+guard_meta = Table(
+    "guard_meta",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("store_id", String(64), nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("compatible_from", Integer, nullable=False),
+)

@@ -1,0 +1,317 @@
+"""The verbs of a run's life: each is one statement, commits by itself, and says whether it won."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery_guard.core.decide import Claim, Finish, Retry, Settlement
+from celery_guard.core.faults import Category, Fault
+from celery_guard.core.states import Reason, State
+from celery_guard.store import statements as sql
+from celery_guard.store.database import Database, Done, parse_moment
+from celery_guard.store.records import Attempt, Claimed, Due, Ending, NewRun, Running, Submitted, TaskRun
+
+__all__ = ["RunStore"]
+
+
+class RunStore:
+    """The table ``task_run`` of one namespace."""
+
+    def __init__(self, database: Database, namespace: str) -> None:
+        self.database = database
+        self.namespace = namespace
+
+    def submit(self, run: NewRun) -> Submitted | None:
+        """Write a new row. None: nothing was written, since the id or the key is taken or the deadline has passed."""
+        done = self.database.execute(sql.SUBMIT, **asdict(run))
+        if not done.rows:
+            return None
+        deadline_at, next_retry_at = done.rows[0]
+        return Submitted(
+            run.id, True, parse_moment(deadline_at), run.fingerprint, run.type, State.QUEUED, next_retry_at is not None
+        )
+
+    def submit_finished(self, run: NewRun, finish: Finish) -> bool:
+        """Write a row that is over before it began, and owed to Celery."""
+        values = {**asdict(run), "state": finish.state.value, "terminal_reason": finish.reason.value}
+        return bool(self.database.execute(sql.SUBMIT_FINISHED, **values, **_fault_values(finish.fault)).touched)
+
+    def taken_by(self, run: NewRun) -> Submitted | None:
+        """Return the row that has this id, or this key."""
+        found = self.database.execute(
+            sql.TAKEN_BY,
+            id=run.id,
+            namespace=run.namespace,
+            idempotency_scope=run.idempotency_scope,
+            idempotency_key=run.idempotency_key,
+        ).rows
+        if not found:
+            return None
+        id_, deadline_at, fingerprint, type_, state = found[0]
+        return Submitted(id_, False, parse_moment(deadline_at), fingerprint, type_, State(state))
+
+    def free_key(self, run_id: str, ttl: timedelta) -> bool:
+        """Take its key from a run that ended longer ago than the key is kept."""
+        return bool(self.database.execute(sql.FREE_KEY, id=run_id, ago=-ttl.total_seconds()).touched)
+
+    def clock(self) -> datetime:
+        """Return the database's clock."""
+        moment: datetime = parse_moment(self.database.execute(sql.CLOCK).rows[0][0])
+        return moment
+
+    def claim(self, run_id: str, token: str, *, worker_id: str | None, fingerprint: str | None) -> Claimed | None:
+        """Take a queued run for one attempt. None: it is not to be had; the same token gets what it already holds."""
+        done = self.database.execute(sql.CLAIM, id=run_id, token=token, worker_id=worker_id, fingerprint=fingerprint)
+        if not done.rows and done.repeated:
+            return self.held(run_id, token)
+        return _claimed(run_id, token, done.rows[0]) if done.rows else None
+
+    def held(self, run_id: str, token: str) -> Claimed | None:
+        """Return the attempt that a token holds, if it does."""
+        rows = self.database.execute(sql.HELD, id=run_id, token=token).rows
+        return _claimed(run_id, token, rows[0]) if rows else None
+
+    def settle(
+        self,
+        claim: Claim,
+        settlement: Settlement,
+        *,
+        result: str | None = None,
+        owed: bool = False,
+        lease: float | None = None,
+        successor: str | None = None,
+    ) -> bool:
+        """End the attempt we hold. Return whether we still held it.
+
+        Args:
+            result: the encoded result, or the encoded error of an ending that is owed.
+            owed: whether Celery must still be told.
+            lease: seconds until the dispatcher tells it in our place.
+            successor: the token to leave on the row when another than the holder settles, so that the holder does not
+                take this settlement for its own.
+        """
+        values: dict[str, Any] = {
+            "id": claim.run_id,
+            "token": claim.token,
+            "successor": successor or claim.token,
+            "result": result,
+            "owed": owed,
+            "lease": lease,
+        }
+        if isinstance(settlement, Finish) and settlement.state is State.SUCCEEDED:
+            done = self.database.execute(sql.SUCCEED, **values)
+        else:
+            done = self._settle_with_history({**values, **_settlement_values(settlement)})
+        return bool(done.touched) or (done.repeated and self._ended_by(claim, settlement, values["successor"]))
+
+    def finish_waiting(self, run_id: str, settlement: Finish, *, token: str) -> bool:
+        """End a run that is not running: cancelled, or dead before its next attempt."""
+        values = {**_settlement_values(settlement), "id": run_id, "token": token}
+        return bool(self.database.execute(sql.FINISH_WAITING, **values).touched)
+
+    def finish_expired(self, settlement: Finish, *, limit: int) -> list[str]:
+        """End waiting runs whose deadline has passed, earliest first, and return their ids."""
+        values = {**_settlement_values(settlement), "namespace": self.namespace, "limit": limit}
+        return [row[0] for row in self.database.execute(sql.FINISH_EXPIRED, **values).rows]
+
+    def overdue(self, grace: timedelta, *, limit: int) -> list[Running]:
+        """Return running rows whose deadline and grace have passed."""
+        done = self.database.execute(sql.OVERDUE, namespace=self.namespace, ago=-grace.total_seconds(), limit=limit)
+        return [_running(row) for row in done.rows]
+
+    def running_on(self, worker_id: str) -> list[Running]:
+        """Return what a worker runs, as the table knows it."""
+        return [_running(row) for row in self.database.execute(sql.RUNNING_ON, worker_id=worker_id).rows]
+
+    def take_due(self, *, limit: int, lease: float) -> list[Due]:
+        """Take rows to publish, earliest first, disjoint from what others take, and lease them."""
+        done = self.database.execute(sql.TAKE_DUE, namespace=self.namespace, limit=limit, lease=lease)
+        return [_due(row) for row in done.rows]
+
+    def suspects(self) -> dict[str, int]:
+        """Return how many published and unclaimed rows outlived their lease, by queue."""
+        return dict(map(tuple, self.database.execute(sql.SUSPECTS, namespace=self.namespace).rows))
+
+    def waiting_in(self, queue: str) -> int:
+        """Return how many published rows nobody has claimed yet."""
+        return int(self.database.execute(sql.WAITING_IN, namespace=self.namespace, queue=queue).rows[0][0])
+
+    def take_lost(self, queue: str, *, limit: int, lease: float, reserved: Sequence[str]) -> list[Due]:
+        """Take published rows that outlived their lease and are in no worker's hands, oldest first."""
+        done = self.database.execute(
+            sql.TAKE_LOST, namespace=self.namespace, queue=queue, limit=limit, lease=lease, reserved=list(reserved)
+        )
+        return [_due(row) for row in done.rows]
+
+    def extend_leases(self, queue: str, *, limit: int, lease: float) -> int:
+        """Double the patience with rows that the broker still has."""
+        return self.database.execute(
+            sql.EXTEND_LEASES, namespace=self.namespace, queue=queue, limit=limit, lease=lease
+        ).touched
+
+    def publish_soon(self, ids: Iterable[str], *, delay: float) -> int:
+        """Make rows whose publishing failed, or whose message is lost, due again."""
+        return self.database.execute(sql.PUBLISH_SOON, ids=list(ids), delay=delay).touched
+
+    def requeue(self, run_id: str) -> bool:
+        """Make a waiting run claimable at once, without a message: what eager execution does instead of waiting."""
+        return bool(self.database.execute(sql.REQUEUE, id=run_id).touched)
+
+    def release(self, claim: Claim, *, delay: float) -> bool:
+        """Give back an attempt whose body never started; it costs nothing."""
+        return bool(self.database.execute(sql.RELEASE, id=claim.run_id, token=claim.token, delay=delay).touched)
+
+    def take_ending(self, run_id: str, *, ticket: int, lease: float) -> Ending | None:
+        """Take an owed ending to tell Celery. None: another message was given that job, or nothing is owed."""
+        rows = self.database.execute(sql.TAKE_ENDING, id=run_id, ticket=ticket, lease=lease).rows
+        if not rows:
+            return None
+        state, reason, result, last_error, error_type = rows[0]
+        return Ending(State(state), Reason(reason), result, last_error, error_type)
+
+    def told(self, run_id: str) -> bool:
+        """Celery knows the ending: nothing is owed any more."""
+        return bool(self.database.execute(sql.TOLD, id=run_id).touched)
+
+    def find(self, run_id: str, *, history: bool = False) -> TaskRun | None:
+        """Return a snapshot of a run of this namespace, with its failed attempts when asked."""
+        rows = self.database.execute(sql.FIND, id=run_id, namespace=self.namespace).rows
+        if not rows:
+            return None
+        attempts: tuple[Attempt, ...] = ()
+        if history:
+            attempts = tuple(map(_attempt, self.database.execute(sql.HISTORY, id=run_id).rows))
+        return _task_run(rows[0], attempts)
+
+    def holder(self, run_id: str) -> tuple[State | None, str | None]:
+        """Return the state of a run, and the token of its latest delivery."""
+        rows = self.database.execute(sql.STATE_AND_TOKEN, id=run_id).rows
+        return (State(rows[0][0]), rows[0][1]) if rows else (None, None)
+
+    def payload(self, run_id: str) -> tuple[str, str] | None:
+        """Return the encoded arguments and options of a run."""
+        rows = self.database.execute(sql.PAYLOAD, id=run_id).rows
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def rewrite(self, claim: Claim, *, payload: str, options: str, fingerprint: str) -> bool:
+        """Give the run other arguments or options for its next attempt."""
+        values = {"payload": payload, "options": options, "fingerprint": fingerprint}
+        return bool(self.database.execute(sql.REWRITE, id=claim.run_id, token=claim.token, **values).touched)
+
+    def _settle_with_history(self, values: dict[str, Any]) -> Done:
+        if not self.database.is_sqlite:
+            return self.database.execute(sql.SETTLE, **values)
+        return self.database.execute_together((sql.SETTLE_ROW, values), (sql.SETTLE_HISTORY, values))
+
+    def _ended_by(self, claim: Claim, settlement: Settlement, token: str) -> bool:
+        state, holder = self.holder(claim.run_id)
+        wanted = {settlement.state} if isinstance(settlement, Finish) else {State.RETRYING, State.QUEUED}
+        return holder == token and state in wanted
+
+
+def _settlement_values(settlement: Settlement) -> dict[str, Any]:
+    fault = settlement.fault
+    if isinstance(settlement, Retry):
+        return {
+            "state": State.RETRYING.value,
+            "terminal_reason": None,
+            "next_retry_at": settlement.at,
+            "final": False,
+            "rule": settlement.fault.rule,
+            **_fault_values(fault),
+        }
+    return {
+        "state": settlement.state.value,
+        "terminal_reason": settlement.reason.value,
+        "next_retry_at": None,
+        "final": True,
+        "rule": fault.rule if fault else settlement.reason.value,
+        **_fault_values(fault),
+    }
+
+
+def _fault_values(fault: Fault | None) -> dict[str, Any]:
+    if fault is None:
+        return {"unknown": 0}
+    return {
+        "unknown": int(fault.category is Category.UNKNOWN),
+        "category": fault.category.value,
+        "error_type": fault.error_type,
+        "error": fault.error,
+        "summary": fault.summary,
+        "traceback": fault.traceback,
+    }
+
+
+def _claimed(run_id: str, token: str, row: Any) -> Claimed:
+    (
+        attempt,
+        max_attempts,
+        unknown,
+        deadline_at,
+        now,
+        created_at,
+        payload,
+        options,
+        meta,
+        key,
+        parent,
+        root,
+        snoozes,
+    ) = row
+    return Claimed(
+        claim=Claim(run_id, token, attempt, max_attempts, unknown, parse_moment(deadline_at)),
+        now=parse_moment(now),
+        created_at=parse_moment(created_at),
+        payload=payload,
+        options=options,
+        meta=json.loads(meta) if meta else {},
+        idempotency_key=key,
+        parent_id=parent,
+        root_id=root,
+        snoozes=snoozes,
+    )
+
+
+def _running(row: Any) -> Running:
+    id_, token, attempt, max_attempts, unknown, deadline_at, type_, now = row
+    claim = Claim(id_, token, attempt, max_attempts, unknown, parse_moment(deadline_at))
+    return Running(claim, type_, parse_moment(now))
+
+
+def _due(row: Any) -> Due:
+    id_, type_, payload, options, attempt, state, owed, ticket, deadline_at, fingerprint = row
+    return Due(
+        id_, type_, payload, options, attempt, State(state), bool(owed), ticket, parse_moment(deadline_at), fingerprint
+    )
+
+
+def _attempt(row: Any) -> Attempt:
+    attempt, worker_id, started_at, finished_at, category, rule, error_type, error, traceback = row
+    return Attempt(
+        attempt,
+        worker_id,
+        parse_moment(started_at),
+        parse_moment(finished_at),
+        Category(category) if category else None,
+        rule,
+        error_type,
+        error,
+        traceback,
+    )
+
+
+def _task_run(row: Any, attempts: tuple[Attempt, ...]) -> TaskRun:
+    values = dict(zip(sql.SNAPSHOT, row, strict=True))
+    for moment in ("deadline_at", "next_retry_at", "created_at", "started_at", "finished_at"):
+        values[moment] = parse_moment(values[moment])
+    values["state"] = State(values["state"])
+    values["terminal_reason"] = Reason(values["terminal_reason"]) if values["terminal_reason"] else None
+    values["error_category"] = Category(values["error_category"]) if values["error_category"] else None
+    values["meta"] = json.loads(values["meta"]) if values["meta"] else {}
+    values["owed"] = bool(values["owed"])
+    return TaskRun(encoded_result=values.pop("result"), attempts=attempts, **values)

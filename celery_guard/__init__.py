@@ -56,6 +56,7 @@ _HOMES = {
         "UnserializableArgument",
         "WorkerLost",
     ),
+    "celery_guard.flow.cancel": ("cancel",),
     "celery_guard.flow.context": ("CurrentRun", "current_run"),
     "celery_guard.flow.result": ("EagerRun", "GuardedResult", "get_run"),
     "celery_guard.flow.task": ("GuardedTask",),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from celery_guard.core.decide import Claim
 from celery_guard.core.faults import Category, Fault
+from celery_guard.store.records import NewRun
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 
@@ -33,3 +35,20 @@ def a_fault(
 ) -> Fault:
     """One classified error."""
     return Fault(category, rule, error_type, error, retry_after=retry_after)
+
+
+def a_new_run(run_id: str = "run-1", **given: Any) -> NewRun:
+    """A submission that may take an hour, five attempts and no wait, and is being published."""
+    values: dict[str, Any] = {
+        "namespace": "shop",
+        "type": "shop.send",
+        "queue": "celery",
+        "payload": "[[42], {}]",
+        "options": "{}",
+        "fingerprint": "1:abc",
+        "max_attempts": 5,
+        "deadline_at": datetime.max.replace(tzinfo=timezone.utc),
+        "deadline_after": 3_600.0,
+        "lease": 20.0,
+    }
+    return NewRun(run_id, **{**values, **given})

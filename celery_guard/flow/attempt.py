@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
 from celery_guard.flow.submit import adopt
+from celery_guard.flow.watchdog import watched
 from celery_guard.settings import TaskSettings
 from celery_guard.store.records import Claimed
 
@@ -147,6 +149,8 @@ def _run(attempt: Attempt, body: Callable[..., Any], before_start: Callable[...,
         return body(attempt.task, *args, **kwargs)
 
     with entered(attempt.run):
+        if attempt.guard.keeper is not None and threading.current_thread() is not threading.main_thread():
+            return watched(guarded, attempt.run.remaining().total_seconds())
         return softlimit.let_through(guarded)
 
 

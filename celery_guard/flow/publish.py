@@ -25,7 +25,7 @@ def fresh_lease() -> float:
 
 
 def message_header(
-    run_id: str, event: str, *, deadline_at: datetime, fingerprint: str, ticket: int = 0
+    run_id: str, event: str, *, deadline_at: datetime, fingerprint: str, attempt: int = 0, ticket: int = 0
 ) -> dict[str, Any]:
     """Return our part of a message's headers: which run it is for, and why it is sent."""
     return {
@@ -34,6 +34,7 @@ def message_header(
         "event": event,
         "deadline": deadline_at.isoformat(),
         "fingerprint": fingerprint,
+        "attempt": attempt,
         "ticket": ticket,
     }
 
@@ -66,6 +67,8 @@ def publish_due(app: Any, due: Due, *, producer: Any) -> None:
     serializer = options.get("serializer") or app.conf.task_serializer
     args, kwargs = decode(due.payload, serializer)
     event = "deliver" if due.owed else "retry" if due.attempt and due.ticket == 1 else "republish"
-    header = message_header(due.id, event, deadline_at=due.deadline_at, fingerprint=due.fingerprint, ticket=due.ticket)
+    header = message_header(
+        due.id, event, deadline_at=due.deadline_at, fingerprint=due.fingerprint, attempt=due.attempt, ticket=due.ticket
+    )
     options["retries"] = max(options.get("retries") or 0, due.attempt - int(due.owed))
     publish(app, due.id, due.type, args, kwargs, options, header, producer=producer, add_to_parent=False)

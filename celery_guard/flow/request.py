@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -35,6 +36,17 @@ class GuardedRequest(Request):  # type: ignore[misc]
         #: Made for this delivery: main process and child share it.
         self.token = secrets.token_hex(8)
         self._request_dict[DELIVERY] = {"token": self.token, "worker": self._guard.worker_id}
+        self._header: Mapping[str, Any] = self._request_dict.get(HEADER) or {}
+
+    @property
+    def is_delivery(self) -> bool:
+        """Whether this message tells an ending, and has no body to run."""
+        return self._header.get("event") == "deliver"
+
+    @property
+    def attempts_before(self) -> int | None:
+        """How many attempts the run had used when this message was published; None where the message is not ours."""
+        return self._header.get("attempt")
 
     @property
     def time_limits(self) -> tuple[float | None, float | None]:
@@ -54,14 +66,18 @@ class GuardedRequest(Request):  # type: ignore[misc]
         self._given_limits = tuple(limits)
 
     def _left(self) -> float | None:
-        header = self._request_dict.get(HEADER) or {}
-        if header.get("event") == "deliver":
+        header = self._header
+        if self.is_delivery:
             return None
         keeper = self._guard.keeper
         now = datetime.now(timezone.utc) + (keeper.clock_offset if keeper else timedelta(0))
         if header.get("deadline"):
             return max((datetime.fromisoformat(header["deadline"]) - now).total_seconds(), _AT_ONCE)
         return task_settings(self._task).deadline.total_seconds()
+
+    def revoked(self) -> bool:
+        """A revoked run is not to be run; but its ending is to be told."""
+        return False if self.is_delivery else bool(super().revoked())
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The child told its ending itself, or it can't: then nobody but the row may say what that means."""

@@ -1,136 +1,182 @@
-"""Ending what nobody else can end: attempts of dead workers, of lost children, and runs whose deadline has passed."""
+"""Ending what nobody else can end: attempts of dead workers and of lost children."""
 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from celery_guard.core.decide import Cancelled, Claim, Expired, Finish, Lost, Outcome, Settlement
+from celery_guard.core.decide import Cancelled, Claim, Finish, Lost, Outcome, Settlement
 from celery_guard.core.states import Reason, State
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.settle import lost_fault, settle
-from celery_guard.observe.logs import logger
+from celery_guard.observe.logs import log_settlement, logger
 from celery_guard.store.records import Running
 from celery_guard.store.workers import Beat
 
-__all__ = ["Rescuer", "Watch", "settle_for_child"]
+__all__ = ["Rescuer", "Watch", "cancel_run", "settle_for_child", "settle_from_outside"]
 
-_DEADLINE_PASSED = Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE)
+_CANCELLED = Finish(State.CANCELLED, Reason.CANCELLED)
 
 
+@dataclass
+class _Seen:
+    count: int
+    unchanged_for: float = 0.0
+
+
+@dataclass
 class Watch:
     """Which workers have stopped beating, as this observer saw it on its own clock.
 
-    Only counters are compared, never clocks; and the count starts anew whenever the observer itself could not beat, so
-    an outage of the database accuses nobody.
+    Only counters are compared, never clocks. What counts is observed time: between two looks at most ``at_most``
+    seconds pass, so an observer that was frozen, or waited for a frozen database, accuses nobody.
+
+    Args:
+        rescue_after: how long a counter may stand still, in seconds.
+        at_most: how much one pause between two looks may add, in seconds.
     """
 
-    def __init__(self, rescue_after: timedelta) -> None:
-        self._rescue_after = rescue_after.total_seconds()
-        self._seen: dict[str, tuple[int, float]] = {}
+    rescue_after: float
+    at_most: float
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _last_look: float | None = None
 
     def forget(self) -> None:
         """Start anew: what was seen before says nothing about the workers."""
         self._seen.clear()
+        self._last_look = None
 
     def stale(self, beats: Sequence[Beat], *, monotonic: float) -> list[Beat]:
-        """Return the workers whose counter has not moved for ``guard_rescue_after``."""
-        seen, self._seen = self._seen, {}
-        stale = []
+        """Return the workers whose counter stood still for too long."""
+        passed = 0.0 if self._last_look is None else min(monotonic - self._last_look, self.at_most)
+        self._last_look = monotonic
+        before, self._seen = self._seen, {}
         for beat in beats:
-            count, since = seen.get(beat.worker_id, (beat.count, monotonic))
-            if count != beat.count:
-                since = monotonic
-            self._seen[beat.worker_id] = (beat.count, since)
-            if monotonic - since >= self._rescue_after:
-                stale.append(beat)
-        return stale
+            seen = before.get(beat.worker_id)
+            still = seen is not None and seen.count == beat.count
+            self._seen[beat.worker_id] = _Seen(beat.count, seen.unchanged_for + passed if still and seen else 0.0)
+        return [beat for beat in beats if self._seen[beat.worker_id].unchanged_for >= self.rescue_after]
 
 
 class Rescuer:
-    """Settles attempts from outside, through the same door as everybody."""
+    """Settles the attempts of workers that are gone, and of children that are."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self.watch = Watch(guard.settings.rescue_after)
+        rescue_after = guard.settings.rescue_after.total_seconds()
+        self.watch = Watch(rescue_after, at_most=rescue_after / 3)
         self._orphans: set[tuple[str, str]] = set()
+        self._strays: set[str] = set()
 
-    def rescue(self, beats: Sequence[Beat]) -> int:
+    def rescue(self, beats: Sequence[Beat], *, monotonic: float) -> int:
         """End the attempts of workers that stopped beating, and make due what they held reserved."""
-        rescued = 0
-        for beat in self.watch.stale(beats, monotonic=time.monotonic()):
-            if beat.worker_id == self.guard.worker_id:
-                continue
-            running = self.guard.runs.running_on(beat.worker_id)
-            ended = [self.end(row, "its worker stopped beating") for row in running]
-            self.guard.runs.publish_soon(beat.reserved, delay=0.0) if beat.reserved else 0
-            logger.warning(
-                "worker %s is gone: %d attempts ended, %d reserved runs made due",
-                beat.worker_id,
-                sum(ended),
-                len(beat.reserved),
-            )
-            rescued += sum(ended)
-            if all(ended):
-                self.guard.workers.stop(beat.worker_id)
-        return rescued
+        stale = [
+            beat for beat in self.watch.stale(beats, monotonic=monotonic) if beat.worker_id != self.guard.worker_id
+        ]
+        return sum(self._bury(beat) for beat in stale)
 
-    def audit(self, tokens: Collection[str]) -> int:
-        """End attempts that the table says are ours and no request here knows, once two audits in a row saw them."""
-        running = {(row.claim.run_id, row.claim.token): row for row in self._running_here()}
-        orphans = {key for key in running if key[1] not in tokens}
-        confirmed, self._orphans = orphans & self._orphans, orphans
-        return sum(self.end(running[key], "its process is gone") for key in confirmed)
+    def _bury(self, beat: Beat) -> int:
+        running = self.guard.runs.running_on(beat.worker_id)
+        ended = sum(self.end(row, "its worker stopped beating") for row in running)
+        if beat.reserved:
+            self.guard.runs.publish_soon(beat.reserved, delay=0.0)
+        logger.warning(
+            "worker %s is gone: %d of its %d attempts ended, %d reserved runs made due",
+            beat.worker_id,
+            ended,
+            len(running),
+            len(beat.reserved),
+        )
+        self.guard.workers.stop(beat.worker_id)
+        return ended
+
+    def audit(self, known: Collection[str], busy: Collection[str]) -> list[str]:
+        """Compare what the table says this worker runs with what it does, both ways.
+
+        Ends attempts that no request here knows. What two audits in a row agree on counts, so that a claim or a
+        settlement on its way is left alone.
+
+        Args:
+            known: the tokens of all deliveries that the main process has in hand.
+            busy: those among them that a child or thread has begun with.
+
+        Returns:
+            The tokens of bodies that go on although their row is no longer theirs: they are to be stopped.
+        """
+        running = {(row.claim.run_id, row.claim.token): row for row in self.running_here()}
+        orphans = {key for key in running if key[1] not in known}
+        held = {token for _, token in running}
+        strays = {token for token in busy if token not in held}
+        for key in orphans & self._orphans:
+            self.end(running[key], "its process is gone")
+        confirmed = sorted(strays & self._strays)
+        self._orphans, self._strays = orphans, strays
+        return confirmed
 
     def end(self, row: Running, why: str) -> bool:
         """End one attempt whose owner is gone. A task that this worker does not know is left to its deadline."""
-        return self._settle(row.claim, row.type, Lost(lost_fault("worker_lost", why)), now=row.now)
+        if row.type not in self.guard.app.tasks:
+            return False
+        lost = Lost(lost_fault("worker_lost", why))
+        return settle_from_outside(self.guard, row.claim, row.type, lost, now=row.now) is not None
 
-    def sweep_waiting(self) -> int:
-        """End waiting runs whose deadline has passed."""
-        ended = self.guard.runs.finish_expired(_DEADLINE_PASSED, limit=self.guard.settings.dispatch_batch)
-        for run_id in ended:
-            logger.error("run %s is dead, %s: the deadline passed while it waited", run_id, _DEADLINE_PASSED.reason)
-        return len(ended)
-
-    def sweep_running(self) -> int:
-        """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
-        settings = self.guard.settings
-        overdue = self.guard.runs.overdue(settings.task.deadline_grace, limit=settings.dispatch_batch)
-        return sum(self._settle(row.claim, row.type, Expired(), now=row.now) for row in overdue)
-
-    def _running_here(self) -> list[Running]:
+    def running_here(self) -> list[Running]:
+        """Return what the table says this worker runs."""
         worker_id = self.guard.worker_id
         return self.guard.runs.running_on(worker_id) if worker_id else []
 
-    def _settle(self, claim: Claim, task_type: str, outcome: Outcome, *, now: datetime) -> bool:
-        task = self.guard.app.tasks.get(task_type)
-        if task is None and not isinstance(outcome, (Expired, Cancelled)):
-            return False
-        policy = (task_settings(task) if task is not None else self.guard.settings.task).policy()
-        successor = secrets.token_hex(8)
-        settled = settle(
-            self.guard.runs, task_type, claim, outcome, policy, now=now, owed=True, lease=0.0, successor=successor
-        )
-        return settled is not None
+
+def settle_from_outside(
+    guard: Guard, claim: Claim, task_type: str, outcome: Outcome, *, now: datetime
+) -> Settlement | None:
+    """End an attempt in the place of its holder, who is told by the changed token that it is no longer his."""
+    task = guard.app.tasks.get(task_type)
+    policy = (task_settings(task) if task is not None else guard.settings.task).policy()
+    successor = secrets.token_hex(8)
+    return settle(guard.runs, task_type, claim, outcome, policy, now=now, owed=True, lease=0.0, successor=successor)
 
 
-def settle_for_child(guard: Guard, task: Any, run_id: str, token: str, outcome: Outcome) -> Settlement | None:
+def settle_for_child(
+    guard: Guard, task: Any, run_id: str, token: str, outcome: Outcome, *, attempts_before: int | None
+) -> Settlement | None:
     """End the attempt of a child that can't, with the token that both share.
 
-    A child lost before its claim costs an attempt too, so the claim is made up for first.
+    A child lost before its claim costs an attempt too, so the claim is made up for, unless the run has moved on.
+
+    Args:
+        attempts_before: how many attempts the run had used when this message was published, where the message says so.
     """
-    if isinstance(outcome, Cancelled) and guard.runs.finish_waiting(
-        run_id, Finish(State.CANCELLED, Reason.CANCELLED), token=token
-    ):
-        return Finish(State.CANCELLED, Reason.CANCELLED)
-    claimed = guard.runs.held(run_id, token) or guard.runs.claim(
-        run_id, token, worker_id=guard.worker_id, fingerprint=None
-    )
+    if isinstance(outcome, Cancelled) and guard.runs.finish_waiting(run_id, _CANCELLED, token=token):
+        return _CANCELLED
+    claimed = guard.runs.held(run_id, token)
+    if claimed is None and isinstance(outcome, Lost) and _never_claimed(guard, run_id, attempts_before):
+        claimed = guard.runs.claim(run_id, token, worker_id=guard.worker_id, fingerprint=None)
     if claimed is None:
         return None
     policy = task_settings(task).policy()
     return settle(guard.runs, task.name, claimed.claim, outcome, policy, now=claimed.now, owed=True, lease=0.0)
+
+
+def _never_claimed(guard: Guard, run_id: str, attempts_before: int | None) -> bool:
+    run = guard.runs.find(run_id)
+    return run is not None and run.state is State.QUEUED and attempts_before in (None, run.attempt)
+
+
+def cancel_run(guard: Guard, run_id: str) -> bool:
+    """End a run that is live, whatever it does. Return whether this call did it; False: it had ended, or never was."""
+    for _ in range(100):
+        run = guard.runs.find(run_id)
+        if run is None or run.is_terminal:
+            return False
+        if run.state is State.RUNNING:
+            row = guard.runs.running(run_id)
+            if row and settle_from_outside(guard, row.claim, row.type, Cancelled(), now=row.now):
+                return True
+        elif guard.runs.finish_waiting(run_id, _CANCELLED, token=secrets.token_hex(8)):
+            claim = Claim(run.id, "", run.attempt, run.max_attempts, run.unknown_faults, run.deadline_at)
+            log_settlement(run.type, claim, _CANCELLED)
+            return True
+    return False

@@ -20,8 +20,10 @@ from celery_guard.core.decide import Outcome
 from celery_guard.errors import GuardError, StoreUnavailable
 from celery_guard.flow.dispatch import Dispatcher
 from celery_guard.flow.guard import Guard, guard_of
-from celery_guard.flow.rescue import Rescuer, settle_for_child
+from celery_guard.flow.inhand import Stopper, copy_of, guarded_requests, reserved_ids
+from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
+from celery_guard.flow.sweep import Sweeper
 from celery_guard.observe.logs import logger
 from celery_guard.store.workers import Beat
 
@@ -29,6 +31,9 @@ __all__ = ["GuardStep", "Keeper"]
 
 #: How long a worker waits for its database when it starts, in seconds.
 BOOT_PATIENCE = 60.0
+
+#: How often old runs of one terminal state are pruned, in seconds.
+PRUNE_EVERY = 15.0
 
 
 class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -53,7 +58,7 @@ class HandedOver:
 
 @dataclass
 class Duty:
-    """Work that comes round."""
+    """Work that comes round. It may say that there is more of it, and is then due again at once."""
 
     work: Callable[[], Any]
     every: float
@@ -65,49 +70,60 @@ class Keeper:
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
+        #: What to add to this machine's clock to get the database's.
         self.clock_offset = timedelta(0)
         self._inbox: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()
         self._unsettled: list[HandedOver] = []
         self._stopping = threading.Event()
+        self._missed_a_beat = threading.Event()
         self._beats: list[Beat] = []
-        self._missed_a_beat = False
+        self._revoked = 0
         self._threads: list[threading.Thread] = []
+        self._stopper = Stopper(guard)
+        self._dispatcher = Dispatcher(guard)
+        self._rescuer = Rescuer(guard)
+        self._duties = self._all_duties(Sweeper(guard))
+
+    def _all_duties(self, sweeper: Sweeper) -> list[Duty]:
+        settings = self.guard.settings
+        tick, beat = settings.dispatch_interval.total_seconds(), settings.heartbeat_interval.total_seconds()
+        return [
+            Duty(sweeper.waiting, tick),
+            Duty(sweeper.running, tick),
+            Duty(self._rescue, min(beat, settings.rescue_after.total_seconds() / 4)),
+            Duty(self._audit, beat),
+            Duty(self._look_for_lost, beat),
+            Duty(sweeper.prune, PRUNE_EVERY),
+        ]
 
     def start(self) -> None:
         """Beat for the first time, then go on in two threads."""
-        guard, settings = self.guard, self.guard.settings
-        guard.worker_id, guard.keeper = uuid4().hex, self
-        self._dispatcher, self._rescuer = Dispatcher(guard), Rescuer(guard)
+        self.guard.worker_id, self.guard.keeper = uuid4().hex, self
         try:
             patiently(self._beat, BOOT_PATIENCE)
         except GuardError as refused:
             logger.critical("the worker can't start: %s", refused)
             raise SystemExit(1) from refused
-        tick, beat = settings.dispatch_interval.total_seconds(), settings.heartbeat_interval.total_seconds()
-        self._duties = [
-            Duty(self._rescuer.sweep_waiting, tick),
-            Duty(self._rescuer.sweep_running, tick),
-            Duty(self._rescue, min(beat, settings.rescue_after.total_seconds() / 4)),
-            Duty(self._audit, beat),
-            Duty(self._look_for_lost, beat),
-        ]
         for name, loop in (("beat", self._beat_loop), ("keeper", self._keeper_loop)):
             thread = threading.Thread(target=loop, name=f"celery-guard-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End both threads, after what was handed over is settled as far as the database allows."""
+        """End both threads. The pool is gone by now, so what it has not ended is ended here, for the next worker."""
         self._stopping.set()
         self._inbox.put(None)
         for thread in self._threads:
             thread.join(timeout=10)
         try:
             self._settle_handed_over()
+            for row in self._rescuer.running_here():
+                self._rescuer.end(row, "the worker was shut down")
             if self.guard.worker_id is not None:
                 self.guard.workers.stop(self.guard.worker_id)
         except StoreUnavailable as away:
             logger.warning("the store is away while the worker stops; others will end what is left: %s", away)
+        self.guard.keeper = None
 
     terminate = stop
 
@@ -118,7 +134,7 @@ class Keeper:
     def _beat(self) -> None:
         before = datetime.now(timezone.utc)
         clock = self.guard.workers.beat(
-            self.guard.worker_id or "", host=socket.gethostname(), pid=os.getpid(), reserved=_reserved()
+            self.guard.worker_id or "", host=socket.gethostname(), pid=os.getpid(), reserved=reserved_ids()
         )
         self.clock_offset = clock - before
 
@@ -128,31 +144,29 @@ class Keeper:
             try:
                 self._beat()
             except Exception as error:  # the beat must go on, whatever happens to one of them
-                self._missed_a_beat = True
+                self._missed_a_beat.set()
                 logger.warning("a beat failed: %s", error)
 
     def _keeper_loop(self) -> None:
         interval = self.guard.settings.dispatch_interval.total_seconds()
         next_tick = time.monotonic() + interval
         while not self._stopping.is_set():
-            self._wait_until(next_tick)
-            if self._stopping.is_set():
-                break
+            self._receive(until=next_tick)
             try:
                 self._settle_handed_over()
-                if time.monotonic() >= next_tick:
+                if time.monotonic() >= next_tick and not self._stopping.is_set():
                     self._tick()
             except StoreUnavailable as away:
-                self._missed_a_beat = True
+                self._missed_a_beat.set()
                 logger.warning("the store is away: %s", away)
             except Exception:
                 logger.exception("the guard thread goes on after an error")
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + interval
 
-    def _wait_until(self, moment: float) -> None:
+    def _receive(self, *, until: float) -> None:
         try:
-            handed_over = self._inbox.get(timeout=max(0.0, moment - time.monotonic()))
+            handed_over = self._inbox.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return
         if handed_over is not None:
@@ -160,54 +174,56 @@ class Keeper:
 
     def _settle_handed_over(self) -> None:
         while not self._inbox.empty():
-            handed_over = self._inbox.get()
-            if handed_over is not None:
-                self._unsettled.append(handed_over)
+            self._receive(until=0.0)
         while self._unsettled:
             request, outcome = self._unsettled[0].request, self._unsettled[0].outcome
-            settle_for_child(self.guard, request.task, request.id, request.token, outcome)
+            settle_for_child(
+                self.guard,
+                request.task,
+                request.id,
+                request.token,
+                outcome,
+                attempts_before=request.attempts_before,
+            )
             self._unsettled.pop(0)
             request.acknowledge()
 
     def _tick(self) -> None:
         """Publish what is due; then at most two other duties whose time has come, the longest waiting first."""
+        self._cancel_revoked()
+        self._stopper.tick()
         while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
             pass
         now = time.monotonic()
         for duty in sorted((duty for duty in self._duties if duty.due <= now), key=lambda duty: duty.due)[:2]:
             duty.due = now + duty.every
-            duty.work()
+            if duty.work() is True:
+                duty.due = now
+
+    def _cancel_revoked(self) -> None:
+        """Celery's ``revoke`` reaches waiting rows, too: no message of theirs may ever come by."""
+        revoked = worker_state.revoked
+        if len(revoked) != self._revoked:
+            ids = copy_of(revoked)
+            for run_id in ids[self._revoked if len(ids) > self._revoked else 0 :]:
+                cancel_run(self.guard, run_id)
+            self._revoked = len(ids)
 
     def _rescue(self) -> None:
-        if self._missed_a_beat:
-            self._missed_a_beat = False
+        if self._missed_a_beat.is_set():
+            self._missed_a_beat.clear()
             self._rescuer.watch.forget()
         self._beats = self.guard.workers.alive()
-        self._rescuer.rescue(self._beats)
+        self._rescuer.rescue(self._beats, monotonic=time.monotonic())
 
     def _audit(self) -> None:
-        self._rescuer.audit(_tokens())
+        requests = guarded_requests()
+        known = {request.token: request for request in requests}
+        busy = [token for token, request in known.items() if request.time_start and not request.is_delivery]
+        for token in self._rescuer.audit(known, busy):
+            self._stopper.stop(known[token])
 
     def _look_for_lost(self) -> None:
-        self._dispatcher.look_for_lost(self._beats)
-
-
-def _reserved() -> list[str]:
-    """Return the ids that this worker has received and not started."""
-    active = {request.id for request in _settled_copy(worker_state.active_requests)}
-    waiting = (request for request in _settled_copy(worker_state.reserved_requests) if hasattr(request, "token"))
-    return [request.id for request in waiting if request.id not in active]
-
-
-def _tokens() -> set[str]:
-    """Return the tokens of the deliveries that this worker is busy with."""
-    return {request.token for request in _settled_copy(worker_state.requests.values()) if hasattr(request, "token")}
-
-
-def _settled_copy(changing: Any) -> list[Any]:
-    """Copy what the event loop may change while we look."""
-    while True:
-        try:
-            return list(changing)
-        except RuntimeError:  # changed during iteration
-            continue
+        """Look for lost messages, in one worker of all, so that nothing is taken for lost twice."""
+        if self._beats and self.guard.worker_id == min(beat.worker_id for beat in self._beats):
+            self._dispatcher.look_for_lost(self._beats)

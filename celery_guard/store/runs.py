@@ -66,9 +66,7 @@ class RunStore:
     def claim(self, run_id: str, token: str, *, worker_id: str | None, fingerprint: str | None) -> Claimed | None:
         """Take a queued run for one attempt. None: it is not to be had; the same token gets what it already holds."""
         done = self.database.execute(sql.CLAIM, id=run_id, token=token, worker_id=worker_id, fingerprint=fingerprint)
-        if not done.rows and done.repeated:
-            return self.held(run_id, token)
-        return _claimed(run_id, token, done.rows[0]) if done.rows else None
+        return _claimed(run_id, token, done.rows[0]) if done.rows else self.held(run_id, token)
 
     def held(self, run_id: str, token: str) -> Claimed | None:
         """Return the attempt that a token holds, if it does."""
@@ -126,6 +124,31 @@ class RunStore:
     def running_on(self, worker_id: str) -> list[Running]:
         """Return what a worker runs, as the table knows it."""
         return [_running(row) for row in self.database.execute(sql.RUNNING_ON, worker_id=worker_id).rows]
+
+    def running(self, run_id: str) -> Running | None:
+        """Return a run that is running, as somebody other than its holder sees it."""
+        rows = self.database.execute(sql.RUNNING, id=run_id, namespace=self.namespace).rows
+        return _running(rows[0]) if rows else None
+
+    def prune(self, state: State, age: timedelta, key_age: timedelta, *, limit: int) -> int:
+        """Delete runs that ended longer ago than their state is kept, with all that belongs to them.
+
+        A run whose idempotency key must still point at it stays as long as that.
+        """
+        found = self.database.execute(
+            sql.PRUNABLE,
+            namespace=self.namespace,
+            state=state.value,
+            ago=-age.total_seconds(),
+            key_ago=-key_age.total_seconds(),
+            limit=limit,
+        ).rows
+        if not found:
+            return 0
+        ids = {"ids": [row[0] for row in found]}
+        return self.database.execute_together(
+            (sql.DELETE_RUNS, ids), (sql.DELETE_ATTEMPTS, ids), (sql.DELETE_EFFECTS, ids)
+        ).touched
 
     def take_due(self, *, limit: int, lease: float) -> list[Due]:
         """Take rows to publish, earliest first, disjoint from what others take, and lease them."""

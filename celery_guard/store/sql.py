@@ -9,7 +9,16 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["Moment", "among", "constant", "earlier_of", "now", "now_for_scans", "seconds_from_now"]
+__all__ = [
+    "Moment",
+    "among",
+    "constant",
+    "earlier_of",
+    "now",
+    "now_for_scans",
+    "seconds_from_now",
+    "seconds_from_now_for_scans",
+]
 
 _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000+00:00'"
 
@@ -46,6 +55,12 @@ class seconds_from_now(ColumnElement[Any]):
     def __init__(self, name: str, times: Any = None) -> None:
         self.name = name
         self.times = literal_column("1") if times is None else times
+
+
+class seconds_from_now_for_scans(seconds_from_now):
+    """The same, computed once per statement, so that an index can serve the comparison."""
+
+    inherit_cache = True
 
 
 class earlier_of(ColumnElement[Any]):
@@ -94,6 +109,11 @@ def _postgresql_seconds_from_now(element: Any, compiler: Any, **kw: Any) -> str:
     return f"({_postgresql_now(element, compiler)} + {seconds} * INTERVAL '1 second')"
 
 
+@compiles(seconds_from_now_for_scans, "postgresql")
+def _postgresql_seconds_from_now_for_scans(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"(SELECT {_postgresql_seconds_from_now(element, compiler, **kw)})"
+
+
 @compiles(earlier_of, "postgresql")
 def _postgresql_earlier_of(element: Any, compiler: Any, **kw: Any) -> str:
     return f"LEAST({compiler.process(element.one, **kw)}, {compiler.process(element.other, **kw)})"
@@ -111,6 +131,7 @@ def _sqlite_now(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 @compiles(seconds_from_now, "sqlite")
+@compiles(seconds_from_now_for_scans, "sqlite")
 def _sqlite_seconds_from_now(element: Any, compiler: Any, **kw: Any) -> str:
     clock = f"COALESCE({_bound('now', compiler)}, 'now')"
     seconds = f"({_bound(element.name, compiler)} * {compiler.process(element.times, **kw)})"

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, func, insert as plain_insert, literal_column, null, or_, select, update
+from sqlalchemy import (
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert as plain_insert,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 
 from celery_guard.core.states import LIVE, State
 from celery_guard.store.database import Statement
-from celery_guard.store.models import task_attempt, task_run
-from celery_guard.store.sql import among, constant, earlier_of, now, now_for_scans, seconds_from_now
+from celery_guard.store.models import task_attempt, task_effect, task_run
+from celery_guard.store.sql import (
+    among,
+    constant,
+    earlier_of,
+    now,
+    now_for_scans,
+    seconds_from_now,
+    seconds_from_now_for_scans,
+)
 
 RUN = task_run.c
 _QUEUED = RUN.state == constant(State.QUEUED)
@@ -312,7 +332,7 @@ FINISH_EXPIRED = Statement(
 OVERDUE = Statement(
     lambda: (
         select(*_RUNNING_COLUMNS)
-        .where(_MINE, _LIVE, _RUNNING, RUN.deadline_at <= seconds_from_now("ago"))
+        .where(_MINE, _LIVE, _RUNNING, RUN.deadline_at <= seconds_from_now_for_scans("ago"))
         .order_by(RUN.deadline_at)
         .limit(bindparam("limit"))
     )
@@ -320,6 +340,30 @@ OVERDUE = Statement(
 
 #: Read what a worker runs.
 RUNNING_ON = Statement(lambda: select(*_RUNNING_COLUMNS).where(RUN.worker_id == bindparam("worker_id"), _RUNNING))
+
+#: Read one running row.
+RUNNING = Statement(lambda: select(*_RUNNING_COLUMNS).where(_THIS, _MINE, _RUNNING))
+
+#: Read ended rows that are no longer kept, oldest first.
+PRUNABLE = Statement(
+    lambda: (
+        select(RUN.id)
+        .where(
+            _MINE,
+            RUN.state == bindparam("state"),
+            RUN.finished_at.is_not(None),
+            RUN.finished_at <= seconds_from_now_for_scans("ago"),
+            or_(RUN.idempotency_key.is_(None), RUN.finished_at <= seconds_from_now_for_scans("key_ago")),
+        )
+        .order_by(RUN.finished_at)
+        .limit(bindparam("limit"))
+    )
+)
+
+#: Delete rows that have ended, and what belongs to them.
+DELETE_RUNS = Statement(lambda: delete(task_run).where(among(RUN.id, "ids"), RUN.finished_at.is_not(None)))
+DELETE_ATTEMPTS = Statement(lambda: delete(task_attempt).where(among(task_attempt.c.run_id, "ids")))
+DELETE_EFFECTS = Statement(lambda: delete(task_effect).where(among(task_effect.c.run_id, "ids")))
 
 #: Take rows to publish: whose wait is over, whose publishing failed, whose ending is owed.
 TAKE_DUE = Statement(

@@ -1,0 +1,57 @@
+"""Ending runs whose deadline has passed, and forgetting runs that ended long ago."""
+
+from __future__ import annotations
+
+import time
+
+from celery_guard.core.decide import Expired, Finish
+from celery_guard.core.states import TERMINAL, Reason, State
+from celery_guard.flow.guard import Guard
+from celery_guard.flow.rescue import settle_from_outside
+from celery_guard.observe.logs import logger
+
+__all__ = ["Sweeper"]
+
+_DEADLINE_PASSED = Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE)
+
+#: How many rows one pruning statement takes.
+PRUNE_BATCH = 1_000
+
+#: How long one round of pruning may take, in seconds.
+PRUNE_ROUND = 0.5
+
+
+class Sweeper:
+    """Looks at the whole namespace; several workers may do so at once."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._states = sorted(TERMINAL)
+
+    def waiting(self) -> int:
+        """End waiting runs whose deadline has passed."""
+        ended = self.guard.runs.finish_expired(_DEADLINE_PASSED, limit=self.guard.settings.dispatch_batch)
+        for run_id in ended:
+            logger.error("run %s is dead, %s: the deadline passed while it waited", run_id, _DEADLINE_PASSED.reason)
+        return len(ended)
+
+    def running(self) -> int:
+        """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
+        settings = self.guard.settings
+        overdue = self.guard.runs.overdue(settings.task.deadline_grace, limit=settings.dispatch_batch)
+        ended = (settle_from_outside(self.guard, row.claim, row.type, Expired(), now=row.now) for row in overdue)
+        return sum(settlement is not None for settlement in ended)
+
+    def prune(self) -> bool:
+        """Delete runs of one terminal state that ended longer ago than they are kept; return whether there may be more.
+
+        Each batch is a transaction of its own, so this may be killed at any moment.
+        """
+        state = self._states.pop(0)
+        self._states.append(state)
+        until = time.monotonic() + PRUNE_ROUND
+        age, key_age = self.guard.settings.retention[state.value], self.guard.settings.task.idempotency_ttl
+        while self.guard.runs.prune(state, age, key_age, limit=PRUNE_BATCH) == PRUNE_BATCH:
+            if time.monotonic() >= until:
+                return True
+        return False

@@ -1,0 +1,75 @@
+"""Pages that are written by the code: settings, states, the public API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
+from celery_guard.settings import Settings, TaskSettings
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
+
+def settings_table() -> Iterator[str]:
+    """One row per key: default, what is accepted, whether a task may say otherwise."""
+    yield "| key | default | accepted | per task |"
+    yield "|---|---|---|---|"
+    for model, per_task in ((Settings, False), (TaskSettings, True)):
+        for name, field in model.model_fields.items():
+            if name == "task":
+                continue
+            key = "guard_default_deadline" if name == "deadline" else f"guard_{name}"
+            attribute = f"`{name}`" if per_task else ""
+            yield f"| `{key}` | {_readable(name, field)} | {field.description} | {attribute} |"
+
+
+def moves_figure() -> Iterator[str]:
+    """The life of a run as a list of moves."""
+    yield "| from | to |"
+    yield "|---|---|"
+    for state, exits in MOVES.items():
+        yield f"| `{state}` | {', '.join(f'`{target}`' for target in sorted(exits)) or 'nowhere: it is terminal'} |"
+
+
+def reasons_table() -> Iterator[str]:
+    """Each terminal state with its reasons."""
+    yield "| terminal state | terminal_reason |"
+    yield "|---|---|"
+    for state in sorted(TERMINAL):
+        yield f"| `{state}` | {', '.join(f'`{reason}`' for reason in sorted(ENDINGS[state]))} |"
+
+
+TABLES = {"settings": settings_table, "moves": moves_figure, "reasons": reasons_table}
+
+
+class FromCode(SphinxDirective):
+    """``{from-code} NAME``: the table of that name."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        text = "\n".join(TABLES[self.arguments[0]]())
+        container = nodes.container()
+        self.state.nested_parse(StringList(text.splitlines(), source="code"), self.content_offset, container)
+        return container.children
+
+
+def _readable(name: str, field: Any) -> str:
+    special = {"database_url": "a SQLite file beside the app's module", "namespace": "the app's main name"}
+    if name in special:
+        return special[name]
+    if name == "retention":
+        return "7 days for succeeded and cancelled, 30 days for failed and dead"
+    value = field.default
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    return f"`{value!r}`"
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("from-code", FromCode)
+    return {"parallel_read_safe": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -39,9 +38,12 @@ _RATE = re.compile(r"[1-9][0-9]*/[smh]")
 def _duration(value: Any) -> timedelta:
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("not a duration")
-    return timedelta(seconds=value)
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        raise ValueError("out of range") from None
 
 
 def _positive(value: timedelta) -> timedelta:
@@ -61,8 +63,8 @@ def _jitter(value: Any) -> Any:
     return value
 
 
-DURATION = "seconds or a timedelta, more than 0"
-COUNT = "a whole number of at least 1"
+DURATION = "seconds or a timedelta, more than 0 and at most a century"
+COUNT = f"a whole number of at least 1 and at most {UNLIMITED_ATTEMPTS}"
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
 Count = Annotated[StrictInt, Field(ge=1, le=UNLIMITED_ATTEMPTS)]
@@ -100,7 +102,9 @@ class TaskSettings(BaseModel):
 
     @model_validator(mode="after")
     def _backoff_is_possible(self) -> TaskSettings:
-        self.backoff()
+        base, cap = self.backoff_base.total_seconds(), self.backoff_cap.total_seconds()
+        if cap < base:
+            raise ValueError(f"backoff_cap ({cap:g} s) must be at least the backoff base ({base:g} s)")
         return self
 
     def backoff(self) -> Backoff:
@@ -188,7 +192,7 @@ class Settings(BaseModel):
     def _a_beat_may_be_missed(self) -> Settings:
         if self.rescue_after < 2 * self.heartbeat_interval:
             raise ValueError(
-                f"guard_rescue_after ({self.rescue_after.total_seconds():g} s) must be at least twice"
+                f"rescue_after ({self.rescue_after.total_seconds():g} s) must be at least twice"
                 f" guard_heartbeat_interval ({self.heartbeat_interval.total_seconds():g} s)"
             )
         return self
@@ -201,7 +205,7 @@ def checked_attempts(value: Any, name: str = "max_attempts") -> int:
         InvalidOption: anything but a whole number of at least 1.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= UNLIMITED_ATTEMPTS:
-        raise InvalidOption(f"{name} must be {COUNT} and at most {UNLIMITED_ATTEMPTS}, not {value!r}")
+        raise InvalidOption(f"{name} must be {COUNT}, not {value!r}")
     return value
 
 
@@ -224,7 +228,7 @@ def _checked(model: type[M], values: Mapping[str, Any], name: Callable[[str], st
 def _sentence(model: Any, error: Any, name: Any) -> str:
     reason = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
-        return str(reason)
+        return str(name(reason))
     field = str(error["loc"][0])
     accepted = model.model_fields[field].description
     hint = f" ({reason})" if error["type"] == "value_error" and len(reason) > 20 else ""
@@ -232,4 +236,6 @@ def _sentence(model: Any, error: Any, name: Any) -> str:
 
 
 def _without_password(value: Any) -> Any:
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"(?s)(://[^:/@]*):.*@", r"\1:***@", re.sub(r"(?i)(password=)[^&]*", r"\1***", value))

@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
-from billiard.common import terminate_handler_fired
-from celery import states
-from celery.app.task import get_actual_ignore_result
-from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, Reject, Retry as CeleryRetry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry as CeleryRetry
 from celery.utils.serialization import get_pickleable_exception
-from celery.utils.time import maybe_make_aware
 
-from celery_guard.core.decide import Finish, Outcome, Raised, Retry, Returned, Settlement
-from celery_guard.core.faults import Category, Classification, classify, fault_of
+from celery_guard.core.decide import Finish, Retry, Settlement
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import StoreUnavailable
-from celery_guard.flow import codec, softlimit
-from celery_guard.flow.context import CurrentRun, begin_tracing, entered
+from celery_guard.flow import softlimit
+from celery_guard.flow.body import Attempt, Executed, execute_body
+from celery_guard.flow.context import CurrentRun, begin_tracing
 from celery_guard.flow.deliver import Delivery, deliver, is_foreign, mark_ending
 from celery_guard.flow.guard import Guard, guard_of, task_settings
+from celery_guard.flow.held import Held
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
 from celery_guard.flow.submit import adopt
-from celery_guard.flow.watchdog import watched
-from celery_guard.settings import TaskSettings
+from celery_guard.observe.logs import log_settlement
 from celery_guard.store.records import Claimed
 
 __all__ = ["execute"]
 
 #: How long a claim waits for a database that is away, in seconds, before the message goes back.
 CLAIM_PATIENCE = 10.0
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """Everything that one execution needs; each step takes it and returns the next value."""
-
-    task: Any
-    guard: Guard
-    request: Any
-    settings: TaskSettings
-    claimed: Claimed
-    run: CurrentRun
-
-    @property
-    def owes(self) -> bool:
-        """Whether Celery does something after this task ends: then it must not be lost."""
-        request = self.request
-        return bool(request.callbacks or request.errbacks or request.chain or request.chord or request.group)
-
-
-@dataclass(frozen=True)
-class Executed:
-    """What the body did: the outcome, and what to tell Celery about it."""
-
-    outcome: Outcome
-    error: BaseException | None = None
-    result: Any = None
-    encoded: str | None = None
 
 
 def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -88,9 +49,9 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
         return deliver(guard, task, request, delivery)
     attempt = _attempt(task, guard, request, claimed)
     traced.run = attempt.run
-    args, kwargs = _newest_arguments(attempt, args, kwargs)
-    _tell_started(attempt)
-    executed = _executed(attempt, lambda: _run(attempt, body, before_start, args, kwargs))
+    executed = execute_body(attempt, body, before_start, args, kwargs)
+    if attempt.held.completed is not None and patiently(attempt.held.is_completed):
+        return _completed(attempt, attempt.held.completed[0])
     return _speak(_settle(attempt, executed), executed)
 
 
@@ -108,6 +69,7 @@ def _claim(guard: Guard, delivery: Delivery) -> Claimed | None:
 
 def _attempt(task: Any, guard: Guard, request: Any, claimed: Claimed) -> Attempt:
     claim = claimed.claim
+    held = Held(guard, claim, claimed.now, owes=_owes(request))
     run = CurrentRun(
         id=claim.run_id,
         type=task.name,
@@ -118,84 +80,14 @@ def _attempt(task: Any, guard: Guard, request: Any, claimed: Claimed) -> Attempt
         meta=claimed.meta,
         parent_id=claimed.parent_id,
         root_id=claimed.root_id,
-        _token=claim.token,
-        _claimed_at=claimed.now,
-        _monotonic=time.monotonic(),
-        _store=guard.runs,
+        _held=held,
     )
-    return Attempt(task, guard, request, task_settings(task), claimed, run)
+    return Attempt(task, guard, request, task_settings(task), claimed, run, held)
 
 
-def _newest_arguments(attempt: Attempt, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    claimed, request = attempt.claimed, attempt.request
-    if claimed.payload is None:
-        return args, kwargs
-    options = codec.decode_options(claimed.options or "{}")
-    serializer = options.get("serializer") or attempt.task.app.conf.task_serializer
-    request.args, request.kwargs = codec.decode(claimed.payload, serializer)
-    return request.args, request.kwargs
-
-
-def _tell_started(attempt: Attempt) -> None:
-    task, request = attempt.task, attempt.request
-    if type(task)._guard_tells_started and not request.is_eager and not get_actual_ignore_result(task, request):
-        meta = {"pid": os.getpid(), "hostname": request.hostname}
-        task.backend.store_result(request.id, meta, states.STARTED, request=request)
-
-
-def _run(attempt: Attempt, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    def guarded() -> Any:
-        before_start(attempt.request.id, args, kwargs)
-        return body(attempt.task, *args, **kwargs)
-
-    with entered(attempt.run):
-        if attempt.guard.keeper is not None and threading.current_thread() is not threading.main_thread():
-            return watched(guarded, attempt.run.remaining().total_seconds())
-        return softlimit.let_through(guarded)
-
-
-def _executed(attempt: Attempt, run: Callable[[], Any]) -> Executed:
-    try:
-        result = run()
-    except Ignore as ignored:
-        return Executed(Returned(None), error=ignored, encoded="null")
-    except BaseException as error:
-        if isinstance(error, (SystemExit, KeyboardInterrupt)) and terminate_handler_fired():
-            raise  # this process is being ended from outside: the main process says what that means
-        return _failed(attempt, error, _classified(attempt, error))
-    try:
-        encoded = codec.encode_result(result, attempt.task.app.conf.result_serializer)
-    except Exception as error:  # a serializer may raise anything
-        if attempt.owes or _is_kept(attempt.task, attempt.request):
-            return _failed(attempt, error, Classification(Category.NON_RETRYABLE, "result_not_serializable"))
-        return Executed(Returned(result), result=result)
-    fits = attempt.owes or len(encoded) <= attempt.settings.result_max_bytes
-    return Executed(Returned(result), result=result, encoded=encoded if fits else None)
-
-
-def _failed(attempt: Attempt, error: BaseException, found: Classification) -> Executed:
-    fault = fault_of(error, found, limit=attempt.settings.error_max_length)
-    encoded = _encoded_error(attempt, error) if attempt.owes or found.category is Category.NON_RETRYABLE else None
-    return Executed(Raised(fault), error=error, encoded=encoded)
-
-
-def _classified(attempt: Attempt, error: BaseException) -> Classification:
-    if isinstance(error, CeleryRetry):
-        return Classification(Category.RETRYABLE, "celery_retry", _asked_delay(attempt, error))
-    if isinstance(error, Reject):
-        return Classification(Category.RETRYABLE if error.requeue else Category.NON_RETRYABLE, "celery_reject")
-    if isinstance(error, SoftTimeLimitExceeded):
-        return Classification(Category.RETRYABLE, "time_limit")
-    task = attempt.task
-    return classify(error, retryable=tuple(task.retryable), non_retryable=tuple(task.non_retryable))
-
-
-def _asked_delay(attempt: Attempt, error: Any) -> timedelta | None:
-    when = error.when
-    if isinstance(when, datetime):
-        moment: datetime = maybe_make_aware(when, attempt.task.app.timezone)
-        return max(moment - attempt.run.now(), timedelta(0))
-    return timedelta(seconds=when) if when is not None else None
+def _owes(request: Any) -> bool:
+    """Whether Celery does something after this task ends: then the ending must not be lost."""
+    return bool(request.callbacks or request.errbacks or request.chain or request.chord or request.group)
 
 
 def _settle(attempt: Attempt, executed: Executed) -> Settlement:
@@ -203,7 +95,7 @@ def _settle(attempt: Attempt, executed: Executed) -> Settlement:
     if isinstance(executed.error, AskedRetry):
         claim = executed.error.narrowed(claim)
         executed.error.rewrite(attempt.task, attempt.guard, claim)
-    owes = attempt.owes and not isinstance(executed.error, Ignore)
+    owes = attempt.held.owes and not isinstance(executed.error, Ignore)
 
     def write() -> Settlement | None:
         return settle(
@@ -229,6 +121,14 @@ def _settle(attempt: Attempt, executed: Executed) -> Settlement:
     return settlement
 
 
+def _completed(attempt: Attempt, result: Any) -> Any:
+    """The body wrote the success in a transaction of its own; what it did afterwards changes nothing."""
+    success = Finish(State.SUCCEEDED, Reason.SUCCEEDED, result=result)
+    log_settlement(attempt.task.name, attempt.claimed.claim, success)
+    mark_ending(attempt.request, success.state, owed=attempt.held.owes)
+    return result
+
+
 def _speak(settlement: Settlement, executed: Executed) -> Any:
     """Say the settlement in Celery's language."""
     error = executed.error
@@ -249,14 +149,3 @@ def _speak(settlement: Settlement, executed: Executed) -> Any:
 def _speaks_for_itself(error: BaseException | None) -> bool:
     """Whether Celery's tracer treats this exception as the task's own failure, and the worker survives it."""
     return isinstance(error, Exception) and not isinstance(error, (CeleryRetry, Ignore, Reject, MemoryError))
-
-
-def _encoded_error(attempt: Attempt, error: BaseException) -> str | None:
-    """Keep a permanent error as Celery's backends do, so that it can be raised again as itself."""
-    prepared = attempt.task.backend.prepare_exception(get_pickleable_exception(error), "json")
-    encoded = json.dumps(prepared, default=repr)
-    return encoded if attempt.owes or len(encoded) <= attempt.settings.result_max_bytes else None
-
-
-def _is_kept(task: Any, request: Any) -> bool:
-    return not isinstance(task.backend, DisabledBackend) and not get_actual_ignore_result(task, request)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery_guard.core.states import State
+from celery_guard.core.deadline import Deadline
 from celery_guard.errors import DeadlineExceeded, RunCancelled
+from celery_guard.flow.steps import run_step
 
 if TYPE_CHECKING:
-    from celery_guard.store.runs import RunStore
+    from celery_guard.flow.held import Held
 
 __all__ = [
     "Ancestor",
@@ -45,10 +46,7 @@ class CurrentRun:
     meta: dict[str, Any] = field(default_factory=dict)
     parent_id: str | None = None
     root_id: str | None = None
-    _token: str = field(default="", repr=False)
-    _claimed_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc), repr=False)
-    _monotonic: float = field(default_factory=time.monotonic, repr=False)
-    _store: RunStore | None = field(default=None, repr=False)
+    _held: Held | None = field(default=None, repr=False)
 
     @property
     def is_last_attempt(self) -> bool:
@@ -56,8 +54,8 @@ class CurrentRun:
         return self.attempt >= self.max_attempts
 
     def now(self) -> datetime:
-        """Return the moment by the database's clock, as it was at the claim plus the time since."""
-        return self._claimed_at + timedelta(seconds=time.monotonic() - self._monotonic)
+        """Return the moment by the database's clock."""
+        return self._held.now() if self._held is not None else datetime.now(timezone.utc)
 
     def remaining(self) -> timedelta:
         """Return how long the run has left; never negative, ``timedelta.max`` in a plain direct call."""
@@ -91,10 +89,71 @@ class CurrentRun:
         """
         if self.now() >= self.deadline_at:
             raise self._late()
-        if self._store is not None:
-            state, token = self._store.holder(self.id)
-            if state is not State.RUNNING or token != self._token:
-                raise RunCancelled("cancelled", f"the run {self.id} is {state} and no longer this attempt's")
+        if self._held is not None and not self._held.still_holds():
+            raise RunCancelled("cancelled", f"the run {self.id} was cancelled, or is no longer this attempt's")
+
+    def key_for(self, step: str) -> str:
+        """Return a key for one step, the same in every attempt, for a provider that takes one."""
+        return f"{self.idempotency_key}:{step}"
+
+    def step(
+        self,
+        name: str,
+        work: Callable[..., Any],
+        /,
+        *args: Any,
+        session: Any = None,
+        deadline: float | timedelta | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Do a named piece of the run's work once: a later attempt gets its stored result without doing it again.
+
+        Args:
+            name: what the piece is called, once per attempt.
+            work: what does it, called with the arguments; it returns JSON.
+            session: a SQLAlchemy ``Session`` or ``Connection``: the record is written in its transaction, so that it
+                commits together with what ``work`` wrote there.
+            deadline: how long this piece may take, in seconds or as a ``timedelta``; ``current_run().timeout()`` inside
+                of it is no longer than that.
+
+        Raises:
+            StepReused: this attempt has used the name before.
+            UnserializableArgument: the result is not JSON.
+            RunCancelled: the run is no longer this attempt's; nothing was stored.
+            DeadlineExceeded: nothing is left of the run's time.
+        """
+        if self._held is None:  # a plain direct call: nothing is kept
+            return work(*args, **kwargs)
+        if self.now() >= self.deadline_at:
+            raise self._late()
+        effects = self._held.effects_in(session) if session is not None else None
+        with entered(self._narrowed_to(deadline)):
+            return run_step(self._held.steps, name, work, args, kwargs, effects)
+
+    def complete_in(self, session: Any, result: Any = None) -> None:
+        """Write "succeeded" in the caller's transaction: it commits together with the business's rows, or not at all.
+
+        Args:
+            session: a SQLAlchemy ``Session`` or ``Connection``.
+            result: the result of the run; return the same from the body.
+
+        Raises:
+            RunCancelled: the run is no longer this attempt's; roll back.
+            DeadlineExceeded: the deadline has passed; roll back.
+        """
+        if self._held is None:
+            return
+        if self.now() >= self.deadline_at:
+            raise self._late()
+        self._held.complete_in(session, result)
+
+    def _narrowed_to(self, time_limit: float | timedelta | None) -> CurrentRun:
+        """Return the same run with less time: no more than that from now."""
+        if time_limit is None:
+            return self
+        deadline = Deadline.of(time_limit)
+        assert deadline.after is not None, "a piece of work has a duration"
+        return replace(self, deadline_at=min(self.deadline_at, self.now() + deadline.after))
 
     def _late(self) -> DeadlineExceeded:
         return DeadlineExceeded("failed_due_deadline", f"the deadline of the run {self.id} was {self.deadline_at}")

@@ -13,6 +13,7 @@ from celery import Task
 from celery_guard.errors import InvalidOption
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
 from celery_guard.store.database import Database
+from celery_guard.store.effects import EffectStore
 from celery_guard.store.runs import RunStore
 from celery_guard.store.workers import WorkerStore
 
@@ -63,6 +64,11 @@ class Guard:
     def runs(self) -> RunStore:
         """The runs of this app's namespace."""
         return RunStore(self.database, self.settings.namespace)
+
+    @cached_property
+    def effects(self) -> EffectStore:
+        """The steps of runs."""
+        return EffectStore(self.database)
 
     @cached_property
     def workers(self) -> WorkerStore:
@@ -116,25 +122,32 @@ def _sets_max_retries(cls: type) -> bool:
 
 
 def _guard_keys(conf: Any) -> dict[str, Any]:
-    prefix = (conf.prefix or "").lower()
-    keys = {str(key).lower().removeprefix(prefix): key for key in conf}
-    return {name: conf[key] for name, key in keys.items() if name.startswith("guard_")}
+    keys = [str(key) for key in conf]  # this loads the configuration: only then is its prefix known
+    prefix = conf.prefix or ""
+    named = {key.removeprefix(prefix).lower(): key for key in keys if key.startswith(prefix) or key.islower()}
+    return {name: conf[key] for name, key in named.items() if name.startswith("guard_")}
 
 
 def _default_url(app: Any) -> str:
     """A file beside the module that the app lives in, so that client and worker find the same one."""
-    module = sys.modules.get(app.main or "") or next(
-        (found for found in list(sys.modules.values()) if any(value is app for value in _globals(found))), None
-    )
-    path = getattr(module, "__file__", None)
-    if path is None:
+    main, holders = app.main or "", [module for module in list(sys.modules.values()) if _holds(module, app)]
+    names = {module.__name__ for module in holders}
+    if any(f"{name}.".startswith(f"{main}.") for name in names):
+        holders = [sys.modules[main]]
+    elif len(names) > 1:  # a script that imported the app
+        holders = [module for module in holders if module.__name__ != "__main__"]
+    folders = {os.path.dirname(os.path.realpath(path)) for module in holders if (path := _file(module))}
+    if len(folders) != 1:
         raise InvalidOption(
-            "guard_database_url is not set, and the module of the app can't be found to put a SQLite file beside it;"
+            "guard_database_url is not set, and the module of the app can't be told to put a SQLite file beside it;"
             " set it to a PostgreSQL URL, or to sqlite:////absolute/path/runs.db"
         )
-    folder = Path(os.path.realpath(path)).parent
-    return f"sqlite:///{folder / 'celery_guard.db'}"
+    return f"sqlite:///{Path(folders.pop()) / 'celery_guard.db'}"
 
 
-def _globals(module: Any) -> list[Any]:
-    return list(getattr(module, "__dict__", {}).values())
+def _holds(module: Any, app: Any) -> bool:
+    return any(value is app for value in list(getattr(module, "__dict__", {}).values()))
+
+
+def _file(module: Any) -> str | None:
+    return getattr(module, "__file__", None)

@@ -203,6 +203,8 @@ class GuardedTask(Task):  # type: ignore[misc]
         self, args: Any, kwargs: Any, shadow: str | None, options: dict[str, Any]
     ) -> tuple[Any, Any, dict[str, Any]]:
         """Do what Celery's ``apply_async`` does to its arguments before it sends them."""
+        if "_guard_bound" not in type(self).__dict__:  # refused before: say why again
+            self.bind(self.app)
         if self.soft_time_limit and self.time_limit and self.soft_time_limit > self.time_limit:
             raise ValueError("soft_time_limit must be less than or equal to time_limit")
         header = getattr(self, "__header__", None)
@@ -288,9 +290,9 @@ def _is_last_call(cls: type) -> bool:
 
 def _refuse_the_opposite(cls: type) -> None:
     for name, (wanted, why) in _FIXED.items():
-        for base in cls.__mro__[: cls.__mro__.index(GuardedTask)]:
-            value = base.__dict__.get(name)
-            if value is not None and value != wanted and "_guard_bound" not in base.__dict__:
+        for base in cls.__mro__:
+            value = None if "__bound__" in base.__dict__ else base.__dict__.get(name)  # Celery fills in what is bound
+            if value is not None and value != wanted:
                 raise InvalidOption(
                     f"{getattr(cls, 'name', None) or cls.__name__}: {name}={value!r} can't be guarded: {why}"
                 )
@@ -311,7 +313,9 @@ def _wrap(cls: Any) -> None:
 
     @wraps(before_start)
     def deferred(self: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        """Wait for the claim: the attempt calls the user's own."""
+        """Wait for the claim: the attempt calls the user's own, which may call that of a bound parent."""
+        if tracing(self.request) is not None:
+            before_start(self, task_id, args, kwargs)
 
     @wraps(after_return)
     def returned(self: Any, status: str, *args: Any, **kwargs: Any) -> None:

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import create_engine, event
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import bindparam, create_engine, event, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
 
 from celery_guard.errors import SchemaMismatch, StoreUnavailable
+from celery_guard.store.sql import sortable_text
 
 __all__ = ["Database", "Done", "Statement", "parse_moment"]
 
@@ -37,15 +39,30 @@ class Statement:
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build = build
         self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._texts: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+    @cached_property
+    def core(self) -> Any:
+        """The statement itself, for a session or connection that is somebody else's."""
+        return self._build()
 
     def compiled(self, engine: Engine) -> tuple[str, dict[str, Any]]:
         """Return the SQL text with named parameters, and the values of those that are constants."""
         found = self._compiled.get(engine.name)
         if found is None:
             dialect = sqlite.dialect(paramstyle="named") if engine.name == "sqlite" else engine.dialect
-            compiled = self._build().compile(dialect=dialect)
-            constants = {name: value for name, value in compiled.params.items() if value is not None}
-            found = self._compiled[engine.name] = (str(compiled), dict.fromkeys(compiled.params) | constants)
+            compiled = self.core.compile(dialect=dialect)
+            found = self._compiled[engine.name] = (str(compiled), dict(compiled.params))
+        return found
+
+    def text(self, dialect_name: str) -> tuple[Any, dict[str, Any]]:
+        """Return the same for a connection of somebody else's, whose driver may spell parameters in another way."""
+        found = self._texts.get(dialect_name)
+        if found is None:
+            dialect = sqlite.dialect if dialect_name == "sqlite" else postgresql.dialect
+            compiled = self.core.compile(dialect=dialect(paramstyle="named"))
+            typed = (bindparam(name, type_=bound.type) for name, bound in compiled.binds.items())
+            found = self._texts[dialect_name] = (text(str(compiled)).bindparams(*typed), dict(compiled.params))
         return found
 
 
@@ -75,6 +92,12 @@ class Database:
     def is_sqlite(self) -> bool:
         """Whether this is the embedded database."""
         return self.url.startswith("sqlite")
+
+    @cached_property
+    def store_id(self) -> str:
+        """What tells this store from every other."""
+        with self.connection() as connection:
+            return str(connection.execute(text("SELECT store_id FROM guard_meta")).scalar())
 
     def execute(self, statement: Statement, **values: Any) -> Done:
         """Run one statement and commit it: a single round trip.
@@ -231,7 +254,7 @@ def parse_moment(value: Any) -> Any:
 
 def _for_sqlite(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat(" ", "microseconds")
+        return sortable_text(value)
     if isinstance(value, list):
         return json.dumps(value)
     return value

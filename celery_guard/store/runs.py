@@ -13,6 +13,7 @@ from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import Reason, State
 from celery_guard.store import statements as sql
 from celery_guard.store.database import Database, Done, parse_moment
+from celery_guard.store.joined import Joined
 from celery_guard.store.records import Attempt, Claimed, Due, Ending, NewRun, Running, Submitted, TaskRun
 
 __all__ = ["RunStore"]
@@ -21,7 +22,7 @@ __all__ = ["RunStore"]
 class RunStore:
     """The table ``task_run`` of one namespace."""
 
-    def __init__(self, database: Database, namespace: str) -> None:
+    def __init__(self, database: Database | Joined, namespace: str) -> None:
         self.database = database
         self.namespace = namespace
 

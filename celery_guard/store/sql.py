@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import DateTime, Text, bindparam, literal_column
+from sqlalchemy import ARRAY, JSON, DateTime, Float, Text, bindparam, literal_column
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator
@@ -18,9 +19,15 @@ __all__ = [
     "now_for_scans",
     "seconds_from_now",
     "seconds_from_now_for_scans",
+    "sortable_text",
 ]
 
 _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000+00:00'"
+
+
+def sortable_text(moment: datetime) -> str:
+    """Write a moment as SQLite keeps it: UTC, of fixed width."""
+    return moment.astimezone(timezone.utc).isoformat(" ", "microseconds")
 
 
 class Moment(TypeDecorator[Any]):
@@ -31,6 +38,9 @@ class Moment(TypeDecorator[Any]):
 
     def load_dialect_impl(self, dialect: Any) -> Any:
         return dialect.type_descriptor(DateTime(timezone=True) if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return sortable_text(value) if dialect.name == "sqlite" and isinstance(value, datetime) else value
 
 
 class now(ColumnElement[Any]):
@@ -89,13 +99,17 @@ def constant(value: object) -> ColumnElement[Any]:
     return literal_column(f"'{value}'")
 
 
-def _bound(name: str, compiler: Any) -> str:
-    return str(compiler.process(bindparam(name, None, type_=Text())))
+def _bound(name: str, compiler: Any, type_: Any) -> str:
+    return str(compiler.process(bindparam(name, None, type_=type_)))
+
+
+def _clock(compiler: Any) -> str:
+    return _bound("now", compiler, Moment())
 
 
 @compiles(now, "postgresql")
 def _postgresql_now(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"COALESCE(CAST({_bound('now', compiler)} AS TIMESTAMPTZ), clock_timestamp())"
+    return f"COALESCE(CAST({_clock(compiler)} AS TIMESTAMPTZ), clock_timestamp())"
 
 
 @compiles(now_for_scans, "postgresql")
@@ -105,7 +119,7 @@ def _postgresql_now_for_scans(element: Any, compiler: Any, **kw: Any) -> str:
 
 @compiles(seconds_from_now, "postgresql")
 def _postgresql_seconds_from_now(element: Any, compiler: Any, **kw: Any) -> str:
-    seconds = f"CAST({_bound(element.name, compiler)} AS FLOAT) * {compiler.process(element.times, **kw)}"
+    seconds = f"CAST({_bound(element.name, compiler, Float())} AS FLOAT) * {compiler.process(element.times, **kw)}"
     return f"({_postgresql_now(element, compiler)} + {seconds} * INTERVAL '1 second')"
 
 
@@ -121,20 +135,20 @@ def _postgresql_earlier_of(element: Any, compiler: Any, **kw: Any) -> str:
 
 @compiles(among, "postgresql")
 def _postgresql_among(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"{compiler.process(element.column, **kw)} = ANY({_bound(element.name, compiler)})"
+    return f"{compiler.process(element.column, **kw)} = ANY({_bound(element.name, compiler, ARRAY(Text))})"
 
 
 @compiles(now, "sqlite")
 @compiles(now_for_scans, "sqlite")
 def _sqlite_now(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"COALESCE({_bound('now', compiler)}, strftime({_SQLITE_FORMAT}, 'now'))"
+    return f"COALESCE({_clock(compiler)}, strftime({_SQLITE_FORMAT}, 'now'))"
 
 
 @compiles(seconds_from_now, "sqlite")
 @compiles(seconds_from_now_for_scans, "sqlite")
 def _sqlite_seconds_from_now(element: Any, compiler: Any, **kw: Any) -> str:
-    clock = f"COALESCE({_bound('now', compiler)}, 'now')"
-    seconds = f"({_bound(element.name, compiler)} * {compiler.process(element.times, **kw)})"
+    clock = f"COALESCE({_clock(compiler)}, 'now')"
+    seconds = f"({_bound(element.name, compiler, Float())} * {compiler.process(element.times, **kw)})"
     return f"strftime({_SQLITE_FORMAT}, {clock}, {seconds} || ' seconds')"
 
 
@@ -145,6 +159,5 @@ def _sqlite_earlier_of(element: Any, compiler: Any, **kw: Any) -> str:
 
 @compiles(among, "sqlite")
 def _sqlite_among(element: Any, compiler: Any, **kw: Any) -> str:
-    return (
-        f"{compiler.process(element.column, **kw)} IN (SELECT value FROM json_each({_bound(element.name, compiler)}))"
-    )
+    listed = f"json_each({_bound(element.name, compiler, JSON())})"
+    return f"{compiler.process(element.column, **kw)} IN (SELECT value FROM {listed})"

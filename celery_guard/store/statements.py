@@ -391,6 +391,7 @@ EXTEND_LEASES = Statement(
         update(task_run)
         .where(_first(and_(_DUE, _PUBLISHED, RUN.queue == bindparam("queue")), RUN.publish_at))
         .values(publish_at=_PATIENCE, publishes=RUN.publishes + 1)
+        .returning(RUN.id)  # sqlite3 counts no rows of a statement that begins with WITH
     )
 )
 

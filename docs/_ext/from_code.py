@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
-from celery_guard.settings import Settings, TaskSettings
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
+
+from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
+from celery_guard.settings import Settings, TaskSettings
 
 
 def settings_table() -> Iterator[str]:

@@ -1,0 +1,145 @@
+"""Run the body of an attempt, and say in the guard's words what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from billiard.common import terminate_handler_fired
+from celery import states
+from celery.app.task import get_actual_ignore_result
+from celery.backends.base import DisabledBackend
+from celery.exceptions import Ignore, Reject, Retry as CeleryRetry, SoftTimeLimitExceeded
+from celery.utils.serialization import get_pickleable_exception
+from celery.utils.time import maybe_make_aware
+
+from celery_guard.core.decide import Outcome, Raised, Returned
+from celery_guard.core.faults import Category, Classification, classify, fault_of
+from celery_guard.flow import codec, softlimit
+from celery_guard.flow.context import CurrentRun, entered
+from celery_guard.flow.guard import Guard
+from celery_guard.flow.held import Held
+from celery_guard.flow.watchdog import watched
+from celery_guard.observe.logs import logger
+from celery_guard.settings import TaskSettings
+from celery_guard.store.records import Claimed
+
+__all__ = ["Attempt", "Executed", "execute_body"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Everything that one execution needs; each step takes it and returns the next value."""
+
+    task: Any
+    guard: Guard
+    request: Any
+    settings: TaskSettings
+    claimed: Claimed
+    run: CurrentRun
+    held: Held
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What the body did: the outcome, and what to tell Celery about it."""
+
+    outcome: Outcome
+    error: BaseException | None = None
+    result: Any = None
+    encoded: str | None = None
+
+
+def execute_body(
+    attempt: Attempt, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any
+) -> Executed:
+    """Run the body, and say what it did; whatever it raises is an answer."""
+    try:
+        result = _run(attempt, body, before_start, *_newest_arguments(attempt, args, kwargs))
+    except Ignore as ignored:
+        return Executed(Returned(None), error=ignored, encoded="null")
+    except BaseException as error:
+        if isinstance(error, (SystemExit, KeyboardInterrupt)) and terminate_handler_fired():
+            raise  # this process is being ended from outside: the main process says what that means
+        return _failed(attempt, error, _classified(attempt, error))
+    try:
+        encoded = codec.encode_result(result, attempt.task.app.conf.result_serializer)
+    except Exception as error:  # a serializer may raise anything
+        if attempt.held.owes or _is_kept(attempt.task, attempt.request):
+            return _failed(attempt, error, Classification(Category.NON_RETRYABLE, "result_not_serializable"))
+        return Executed(Returned(result), result=result)
+    fits = attempt.held.owes or len(encoded) <= attempt.settings.result_max_bytes
+    return Executed(Returned(result), result=result, encoded=encoded if fits else None)
+
+
+def _newest_arguments(attempt: Attempt, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    claimed, request = attempt.claimed, attempt.request
+    if claimed.payload is None:
+        return args, kwargs
+    options = codec.decode_options(claimed.options or "{}")
+    serializer = options.get("serializer") or attempt.task.app.conf.task_serializer
+    request.args, request.kwargs = codec.decode(claimed.payload, serializer)
+    return request.args, request.kwargs
+
+
+def _tell_started(attempt: Attempt) -> None:
+    task, request = attempt.task, attempt.request
+    if type(task)._guard_tells_started and not request.is_eager and not get_actual_ignore_result(task, request):
+        meta = {"pid": os.getpid(), "hostname": request.hostname}
+        try:
+            task.backend.store_result(request.id, meta, states.STARTED, request=request)
+        except Exception as error:  # the attempt goes on without a result backend
+            logger.warning("%s[%s] STARTED could not be told: %r", task.name, request.id, error)
+
+
+def _run(attempt: Attempt, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def guarded() -> Any:
+        before_start(attempt.request.id, args, kwargs)
+        return body(attempt.task, *args, **kwargs)
+
+    _tell_started(attempt)
+    with entered(attempt.run):
+        if attempt.guard.keeper is not None and threading.current_thread() is not threading.main_thread():
+            return watched(guarded, attempt.run.remaining().total_seconds())
+        return softlimit.let_through(guarded)
+
+
+def _failed(attempt: Attempt, error: BaseException, found: Classification) -> Executed:
+    fault = fault_of(error, found, limit=attempt.settings.error_max_length)
+    encoded = _encoded_error(attempt, error) if attempt.held.owes or found.category is Category.NON_RETRYABLE else None
+    return Executed(Raised(fault), error=error, encoded=encoded)
+
+
+def _classified(attempt: Attempt, error: BaseException) -> Classification:
+    if isinstance(error, CeleryRetry):
+        return Classification(Category.RETRYABLE, "celery_retry", _asked_delay(attempt, error))
+    if isinstance(error, Reject):
+        return Classification(Category.RETRYABLE if error.requeue else Category.NON_RETRYABLE, "celery_reject")
+    if isinstance(error, SoftTimeLimitExceeded):
+        return Classification(Category.RETRYABLE, "time_limit")
+    task = attempt.task
+    return classify(error, retryable=tuple(task.retryable), non_retryable=tuple(task.non_retryable))
+
+
+def _asked_delay(attempt: Attempt, error: Any) -> timedelta | None:
+    when = error.when
+    if isinstance(when, datetime):
+        moment: datetime = maybe_make_aware(when, attempt.task.app.timezone)
+        return max(moment - attempt.run.now(), timedelta(0))
+    return timedelta(seconds=when) if when is not None else None
+
+
+def _encoded_error(attempt: Attempt, error: BaseException) -> str | None:
+    """Keep a permanent error as Celery's backends do, so that it can be raised again as itself."""
+    prepared = attempt.task.backend.prepare_exception(get_pickleable_exception(error), "json")
+    encoded = json.dumps(prepared, default=repr)
+    return encoded if attempt.held.owes or len(encoded) <= attempt.settings.result_max_bytes else None
+
+
+def _is_kept(task: Any, request: Any) -> bool:
+    return not isinstance(task.backend, DisabledBackend) and not get_actual_ignore_result(task, request)

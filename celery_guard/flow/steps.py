@@ -1,0 +1,81 @@
+"""A run's work in named pieces: each is done once, whatever happens between the attempts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery_guard.errors import InvalidOption, RunCancelled, StepReused, UnserializableArgument
+
+if TYPE_CHECKING:
+    from celery_guard.store.effects import EffectStore
+
+__all__ = ["Steps", "run_step"]
+
+T = TypeVar("T")
+
+
+class Steps:
+    """The steps of one attempt.
+
+    Args:
+        run_id: the run.
+        token: the claim that this attempt holds.
+        effects: where results are kept.
+    """
+
+    def __init__(self, run_id: str, token: str, effects: EffectStore) -> None:
+        self._run_id = run_id
+        self._token = token
+        self._effects = effects
+        self._used: set[str] = set()
+
+    def begin(self, name: str) -> str | None:
+        """Enter a step; return its stored result, encoded, where an earlier attempt has done it.
+
+        Raises:
+            InvalidOption: the name is not text of 1 to 255 characters.
+            StepReused: this attempt has used the name before.
+        """
+        if not isinstance(name, str) or not 0 < len(name) <= 255 or "\x00" in name:
+            raise InvalidOption(f"a step's name must be text of 1 to 255 characters, not {name!r}")
+        if name in self._used:
+            raise StepReused(f"the step {name!r} was used before in this attempt; give each step a name of its own")
+        self._used.add(name)
+        return self._effects.find(self._run_id, name)
+
+    def keep(self, name: str, result: T, effects: EffectStore | None = None) -> T:
+        """Store what a step returned, and return it as a later attempt would get it.
+
+        Args:
+            name: the step.
+            result: what it returned: JSON.
+            effects: where to store it, when that is a transaction of the caller's.
+
+        Raises:
+            UnserializableArgument: the result is not JSON.
+            RunCancelled: the run is no longer this attempt's.
+        """
+        encoded = _encoded(name, result)
+        if not (effects or self._effects).keep(self._run_id, self._token, name, encoded):
+            raise RunCancelled("cancelled", f"the step {name!r} was not stored: the run {self._run_id} has moved on")
+        decoded: T = json.loads(encoded)
+        return decoded
+
+
+def run_step(
+    steps: Steps, name: str, work: Callable[..., Any], args: Any, kwargs: Any, effects: EffectStore | None = None
+) -> Any:
+    """Do a step, or return what it returned before."""
+    stored = steps.begin(name)
+    if stored is not None:
+        return json.loads(stored)
+    return steps.keep(name, work(*args, **kwargs), effects)
+
+
+def _encoded(name: str, result: Any) -> str:
+    try:
+        return json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnserializableArgument(f"the result of the step {name!r} must be JSON: {error}") from error

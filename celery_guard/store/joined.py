@@ -1,0 +1,82 @@
+"""Statements in a transaction that is the caller's, on a connection that is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from celery_guard.errors import InvalidOption, StoreUnavailable
+from celery_guard.store.database import Database, Done, Statement
+
+__all__ = ["Joined"]
+
+
+#: Engines of callers that were seen to lead to a store.
+_same_store: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+class Joined:
+    """The caller's transaction, with the verbs' way of running statements; the caller commits.
+
+    Args:
+        database: the store.
+        session: a SQLAlchemy ``Session`` or ``Connection``.
+
+    Raises:
+        InvalidOption: another kind of object, or a session that is bound to another database.
+    """
+
+    def __init__(self, database: Database, session: Any) -> None:
+        if isinstance(session, Session):
+            self.session: Session | None = session
+            self.connection: Connection = session.connection()
+        elif isinstance(session, Connection):
+            self.session, self.connection = None, session
+        else:
+            raise InvalidOption(
+                f"session must be a SQLAlchemy Session or Connection, not {type(session).__name__};"
+                " with an AsyncSession, await submit_async(…, session=…)"
+            )
+        self.is_sqlite = database.is_sqlite
+        self._refuse_another_database(database)
+
+    def execute(self, statement: Statement, **values: Any) -> Done:
+        """Run one statement in the caller's transaction.
+
+        Raises:
+            StoreUnavailable: the database refused it; the caller's transaction is lost.
+        """
+        core, constants = statement.text(self.connection.dialect.name)
+        try:
+            result = self.connection.execute(core, {**constants, **values})
+        except DBAPIError as error:
+            raise StoreUnavailable(f"the transaction given as session= can't go on: {error.orig}") from error
+        rows = [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+        return Done(rows, len(rows) if rows else max(result.rowcount, 0), False)
+
+    def execute_together(self, *work: tuple[Statement, Mapping[str, Any]]) -> Done:
+        """Run statements in turn, the rest only where the first touched a row; the answer is the first's."""
+        first = self.execute(work[0][0], **work[0][1])
+        for statement, values in work[1:] if first.touched else ():
+            self.execute(statement, **values)
+        return first
+
+    def _refuse_another_database(self, database: Database) -> None:
+        engine = self.connection.engine
+        if _same_store.get(engine) == database.store_id:
+            return
+        found = None
+        if self.connection.dialect.has_table(self.connection, "guard_meta"):
+            found = self.connection.execute(text("SELECT store_id FROM guard_meta")).scalar()
+        if found != database.store_id:
+            raise InvalidOption(
+                "session is bound to another database than guard_database_url; a run and the caller's rows can only"
+                " commit together in one database"
+            )
+        _same_store[engine] = database.store_id

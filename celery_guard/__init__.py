@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from celery_guard.core.backoff import compute_backoff_delay as compute_backoff_delay
+    from celery_guard.core.explain import Explanation as Explanation
     from celery_guard.core.states import Reason as Reason, State as State
     from celery_guard.errors import (
         AttemptsExhausted as AttemptsExhausted,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         WorkerLost as WorkerLost,
     )
     from celery_guard.flow.context import CurrentRun as CurrentRun, current_run as current_run
+    from celery_guard.flow.explain import explain as explain
     from celery_guard.flow.result import EagerRun as EagerRun, GuardedResult as GuardedResult, get_run as get_run
     from celery_guard.flow.task import GuardedTask as GuardedTask
     from celery_guard.store.records import TaskRun as TaskRun
@@ -36,6 +38,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "celery_guard.core.backoff": ("compute_backoff_delay",),
+    "celery_guard.core.explain": ("Explanation",),
     "celery_guard.core.states": ("Reason", "State"),
     "celery_guard.errors": (
         "AttemptsExhausted",
@@ -58,6 +61,9 @@ _HOMES = {
     ),
     "celery_guard.flow.cancel": ("cancel",),
     "celery_guard.flow.context": ("CurrentRun", "current_run"),
+    "celery_guard.flow.explain": ("explain",),
+    "celery_guard.flow.many": ("submit_many",),
+    "celery_guard.flow.redrive": ("redrive",),
     "celery_guard.flow.result": ("EagerRun", "GuardedResult", "get_run"),
     "celery_guard.flow.task": ("GuardedTask",),
     "celery_guard.store.records": ("TaskRun",),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cached_property
+from importlib import import_module
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -23,6 +25,8 @@ from pydantic import (
 from celery_guard.core.backoff import Backoff, Jitter
 from celery_guard.core.deadline import CENTURY
 from celery_guard.core.decide import Policy
+from celery_guard.core.faults import Classifier, Configured
+from celery_guard.core.names import is_class_name, is_dotted
 from celery_guard.errors import InvalidOption
 
 __all__ = ["UNLIMITED_ATTEMPTS", "Settings", "TaskSettings", "checked_attempts"]
@@ -63,14 +67,39 @@ def _jitter(value: Any) -> Any:
     return value
 
 
+def _class_names(value: Any) -> tuple[str, ...]:
+    names = _several(value)
+    for name in names:
+        if not is_class_name(name):
+            raise ValueError(f"{name!r} is neither a dotted name such as 'shop.errors.Busy' nor a built-in exception")
+    return names
+
+
+def _classifiers(value: Any) -> tuple[Any, ...]:
+    given = _several(value)
+    for one in given:
+        if not callable(one) and not (is_dotted(one) and "." in one):
+            raise ValueError(f"{one!r} is neither callable nor a dotted name such as 'shop.errors.judge'")
+    return given
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (tuple, list, set, frozenset)):
+        raise ValueError("not a tuple")
+    return tuple(value)
+
+
 DURATION = "seconds or a timedelta, more than 0 and at most a century"
 COUNT = f"a whole number of at least 1 and at most {UNLIMITED_ATTEMPTS}"
+CLASS_NAMES = "a tuple of dotted class names"
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
 Count = Annotated[StrictInt, Field(ge=1, le=UNLIMITED_ATTEMPTS)]
 CheckedJitter = Annotated[Jitter, PlainValidator(_jitter)]
 OnWorkerLost = Literal["retry", "fail"]
 Message = Literal["full", "reference"]
+ClassNames = Annotated[tuple[str, ...], PlainValidator(_class_names)]
+Classifiers = Annotated[tuple[Any, ...], PlainValidator(_classifiers)]
 Rate = Annotated[str | None, BeforeValidator(_rate)]
 
 _RETENTION: Mapping[str, timedelta] = {
@@ -131,7 +160,15 @@ class Settings(BaseModel):
     retention: Mapping[str, timedelta] = Field(
         default=_RETENTION, description="a duration, or a dict of durations by terminal state"
     )
+    retryable_errors: ClassNames = Field((), description=CLASS_NAMES)
+    non_retryable_errors: ClassNames = Field((), description=CLASS_NAMES)
+    classifiers: Classifiers = Field((), description="a tuple of callables or of their dotted names")
     task: TaskSettings
+
+    @cached_property
+    def configured(self) -> Configured:
+        """What the configuration says about errors; classifiers given by name are imported here, on first use."""
+        return Configured(self.retryable_errors, self.non_retryable_errors, tuple(map(_resolved, self.classifiers)))
 
     @classmethod
     def read(cls, given: Mapping[str, Any], *, default_url: str, default_namespace: str) -> Settings:
@@ -207,6 +244,27 @@ def checked_attempts(value: Any, name: str = "max_attempts") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= UNLIMITED_ATTEMPTS:
         raise InvalidOption(f"{name} must be {COUNT}, not {value!r}")
     return value
+
+
+def _resolved(given: Classifier | str) -> Classifier:
+    """Return the callable; one that can't be had complains whenever it is asked, and breaks no run."""
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+        if not callable(found):
+            raise TypeError(f"it is {found!r}")
+    except Exception as broken:  # importing a user's module may raise anything
+        return _missing(given, f"{type(broken).__qualname__}: {broken}")
+    return found  # type: ignore[no-any-return]
+
+
+def _missing(name: str, why: str) -> Classifier:
+    def missing(error: BaseException) -> None:
+        raise InvalidOption(f"guard_classifiers: {name} is no callable that can be imported: {why}")
+
+    return missing
 
 
 def _configured(field: str) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-__all__ = ["CENTURY", "Deadline", "aware"]
+__all__ = ["CENTURY", "FAR", "Deadline", "aware"]
 
 CENTURY = timedelta(days=36_525)
+
+#: What stands for "no moment of its own": later than any deadline.
+FAR = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 def aware(moment: datetime, name: str = "deadline") -> datetime:

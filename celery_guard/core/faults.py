@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import traceback as tracebacks
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import Enum
+from datetime import datetime, timedelta
 
+from celery_guard.core.category import Category, Classification
+from celery_guard.core.names import is_named
+from celery_guard.core.rules import Look, ask_shipped, asked_delay, cause_of, read
 from celery_guard.errors import NonRetryableError, RetryableError
 
-__all__ = ["Category", "Classification", "Fault", "Rule", "classify", "cut", "fault_of", "shipped_rules"]
+__all__ = ["Category", "Classification", "Classifier", "Configured", "Fault", "classify", "cut", "fault_of"]
 
+#: How many errors of one chain of causes are asked about, and how many in all, groups included.
+LONGEST_CHAIN, MOST_ERRORS = 100, 1_000
 
-class Category(str, Enum):
-    """What a repeat would do about an error."""
+#: How deep a group may lie in another.
+DEEPEST_GROUP = 20
 
-    RETRYABLE = "retryable"
-    NON_RETRYABLE = "non_retryable"
-    UNKNOWN = "unknown"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Classification:
-    """What one rule said about an error."""
-
-    category: Category
-    rule: str
-    retry_after: timedelta | None = None
+UNKNOWN = Classification(Category.UNKNOWN, "unknown")
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,25 @@ class Fault:
         return f"{self.error_type}: {self.error}" if self.error else self.error_type
 
 
-Rule = Callable[[BaseException], "Classification | None"]
+#: A user's own rule: what it makes of an error, or None when it does not know it.
+Classifier = Callable[[BaseException], "Category | str | Classification | Fault | None"]
+
+_Ask = Callable[[Look], "Classification | None"]
+
+
+@dataclass(frozen=True)
+class Configured:
+    """What the configuration says about errors, for all tasks.
+
+    Args:
+        retryable: dotted names of classes that are worth a repeat; subclasses count.
+        non_retryable: dotted names of classes that are permanent; asked before ``retryable``.
+        classifiers: asked in turn after both.
+    """
+
+    retryable: tuple[str, ...] = ()
+    non_retryable: tuple[str, ...] = ()
+    classifiers: tuple[Classifier, ...] = ()
 
 
 def cut(text: str, limit: int) -> str:
@@ -64,29 +72,36 @@ def cut(text: str, limit: int) -> str:
 def classify(
     error: BaseException,
     *,
+    now: datetime,
     retryable: tuple[type[BaseException], ...] = (),
     non_retryable: tuple[type[BaseException], ...] = (),
+    classifier: Classifier | None = None,
+    configured: Configured = Configured(),
 ) -> Classification:
     """Say what an error means. The first rule that knows it wins; what no rule knows is *unknown*.
 
+    An error that no rule knows means what its cause means. A group is non-retryable if any member is, else unknown if
+    any is, else retryable.
+
     Args:
         error: what left the body.
+        now: an aware moment, to read dates in ``Retry-After``.
         retryable: classes that the task declared as worth a repeat.
         non_retryable: classes that the task declared as permanent; asked before ``retryable``.
+        classifier: the task's own rule, asked after both. When it raises, the error is unknown and ``trouble`` says
+            why.
+        configured: what the configuration declares; asked after the task.
     """
-    for rule in (
-        said_by_the_body,
-        declared(Category.NON_RETRYABLE, non_retryable),
-        declared(Category.RETRYABLE, retryable),
-    ):
-        found = rule(error)
-        if found is not None:
-            return found
-    for rule in shipped_rules:
-        found = rule(error)
-        if found is not None:
-            return found
-    return Classification(Category.UNKNOWN, "unknown")
+    rules = (
+        _said_by_the_body,
+        _declared(Category.NON_RETRYABLE, non_retryable),
+        _declared(Category.RETRYABLE, retryable),
+        *_classifiers("task_classifier", (classifier,) if classifier is not None else ()),
+        _configured(Category.NON_RETRYABLE, configured.non_retryable),
+        _configured(Category.RETRYABLE, configured.retryable),
+        *_classifiers("configured_classifier", configured.classifiers),
+    )
+    return _Judge(rules, now).judge(error)
 
 
 def fault_of(error: BaseException, found: Classification, *, limit: int) -> Fault:
@@ -94,53 +109,139 @@ def fault_of(error: BaseException, found: Classification, *, limit: int) -> Faul
     return Fault(
         category=found.category,
         rule=found.rule,
-        error_type=cut(type(error).__qualname__, 200),
+        error_type=cut(_class_name(error), 200),
         error=cut(_text(error), limit),
         traceback=cut(_traceback(error), 8 * limit),
         retry_after=found.retry_after,
     )
 
 
-def said_by_the_body(error: BaseException) -> Classification | None:
+class _Judge:
+    """One classification: the rules to ask before the shipped ones, and how many errors may still be looked at."""
+
+    def __init__(self, rules: Sequence[_Ask], now: datetime) -> None:
+        self.rules = rules
+        self.now = now
+        self.left = MOST_ERRORS
+
+    def judge(self, error: BaseException, depth: int = 0) -> Classification:
+        found = (self._about(Look(link, self.now), depth) for link in self._chain(error))
+        return next((classification for classification in found if classification is not None), UNKNOWN)
+
+    def _chain(self, error: BaseException) -> Iterator[BaseException]:
+        """The error and its causes, each once."""
+        link, seen = error, set[int]()
+        while id(link) not in seen and len(seen) < LONGEST_CHAIN and self.left > 0:
+            seen.add(id(link))
+            self.left -= 1
+            yield link
+            link = cause_of(link) or link
+
+    def _about(self, look: Look, depth: int) -> Classification | None:
+        for rule in self.rules:
+            found = rule(look)
+            if found is not None:
+                return found
+        members = _members(look)
+        return self._group(members, depth + 1) if members else ask_shipped(look)
+
+    def _group(self, members: Sequence[BaseException], depth: int) -> Classification:
+        if depth > DEEPEST_GROUP:
+            return UNKNOWN
+        worst: Classification | None = None
+        for member in members:
+            if self.left <= 0:
+                return UNKNOWN
+            found = self.judge(member, depth)
+            if found.category is Category.NON_RETRYABLE:
+                return found
+            worst = found if worst is None else _worse(worst, found)
+        return worst or UNKNOWN
+
+
+def _worse(one: Classification, other: Classification) -> Classification:
+    """The one that is unknown, else the one that asks for the longer wait."""
+    if Category.UNKNOWN in (one.category, other.category):
+        return one if one.category is Category.UNKNOWN else other
+    return max(one, other, key=lambda found: found.retry_after or timedelta(0))
+
+
+def _members(look: Look) -> tuple[BaseException, ...]:
+    """What a group holds; the backport's groups for Python 3.10 count."""
+    if not look.is_a("builtins.BaseExceptionGroup", "exceptiongroup.BaseExceptionGroup"):
+        return ()
+    members = look.read("exceptions")
+    return members if isinstance(members, tuple) else ()
+
+
+def _said_by_the_body(look: Look) -> Classification | None:
     """The body said itself what its failure means."""
+    error = look.error
     if isinstance(error, RetryableError):
-        return Classification(Category.RETRYABLE, "raised_retryable", _seconds(error.retry_after))
+        return Classification(Category.RETRYABLE, "raised_retryable", _seconds(look.read("retry_after")))
     if isinstance(error, NonRetryableError):
         return Classification(Category.NON_RETRYABLE, "raised_non_retryable")
     return None
 
 
-def declared(category: Category, classes: tuple[type[BaseException], ...]) -> Rule:
+def _declared(category: Category, classes: tuple[type[BaseException], ...]) -> _Ask:
     """The task declared the class, or one of its parents."""
 
-    def rule(error: BaseException) -> Classification | None:
-        if classes and isinstance(error, classes):
-            return Classification(category, f"task_{category}")
+    def rule(look: Look) -> Classification | None:
+        return _said(category, f"task_{category}", look) if classes and isinstance(look.error, classes) else None
+
+    return rule
+
+
+def _configured(category: Category, classes: tuple[str, ...]) -> _Ask:
+    """The configuration names the class, or one of its parents."""
+
+    def rule(look: Look) -> Classification | None:
+        named = any(is_named(name, look) for name in classes)
+        return _said(category, f"configured_{category}", look) if named else None
+
+    return rule
+
+
+def _said(category: Category, rule: str, look: Look) -> Classification:
+    return Classification(category, rule, asked_delay(look) if category is Category.RETRYABLE else None)
+
+
+def _classifiers(rule: str, classifiers: Sequence[Classifier]) -> Iterator[_Ask]:
+    for classifier in classifiers:
+        yield _asking(classifier, rule)
+
+
+def _asking(classifier: Classifier, name: str) -> _Ask:
+    """A user's own rule, which can't break the run."""
+
+    def rule(look: Look) -> Classification | None:
+        try:
+            return _understood(classifier(look.error), name, look)
+        except BaseException as broken:
+            called = cut(str(getattr(classifier, "__qualname__", type(classifier).__qualname__)), 200)
+            trouble = f"the classifier {called} raised {cut(_text_of(broken), 500)}"
+            return Classification(Category.UNKNOWN, "classifier_error", trouble=trouble)
+
+    return rule
+
+
+def _understood(said: object, name: str, look: Look) -> Classification | None:
+    if said is None:
         return None
-
-    return rule
-
-
-def _any_of(category: Category, name: str, classes: Iterable[type[BaseException]]) -> Rule:
-    wanted = tuple(classes)
-
-    def rule(error: BaseException) -> Classification | None:
-        return Classification(category, name) if isinstance(error, wanted) else None
-
-    return rule
+    if isinstance(said, (Classification, Fault)):
+        return Classification(Category(said.category), cut(said.rule, 255), said.retry_after)
+    if isinstance(said, str) and said in set(Category):
+        return _said(Category(said), name, look)
+    raise TypeError(f"it must return a category, a Classification, a Fault or None, not {said!r}")
 
 
-shipped_rules: tuple[Rule, ...] = (
-    _any_of(Category.NON_RETRYABLE, "python_permission", (PermissionError,)),
-    _any_of(Category.RETRYABLE, "python_connection", (ConnectionError, TimeoutError, InterruptedError)),
-    _any_of(Category.RETRYABLE, "python_exit", (SystemExit,)),
-    _any_of(Category.RETRYABLE, "python_memory", (MemoryError,)),
-    _any_of(
-        Category.NON_RETRYABLE,
-        "python_value",
-        (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NotImplementedError),
-    ),
-)
+def _text_of(error: BaseException) -> str:
+    return f"{_class_name(error)}: {_text(error)}"
+
+
+def _class_name(error: BaseException) -> str:
+    return str(read(type(error), "__qualname__") or "?")
 
 
 def _seconds(value: float | timedelta | None) -> timedelta | None:
@@ -156,7 +257,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException as broken:  # a user's __str__ may raise anything; the fault must be stored all the same
-        return f"<str() of {type(error).__qualname__} raised {type(broken).__qualname__}>"
+        return f"<str() of {_class_name(error)} raised {_class_name(broken)}>"
 
 
 def _traceback(error: BaseException) -> str:

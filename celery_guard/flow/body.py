@@ -19,11 +19,12 @@ from celery.utils.serialization import get_pickleable_exception
 from celery.utils.time import maybe_make_aware
 
 from celery_guard.core.decide import Outcome, Raised, Returned
-from celery_guard.core.faults import Category, Classification, classify, fault_of
+from celery_guard.core.faults import Category, Classification, fault_of
 from celery_guard.flow import codec, softlimit
 from celery_guard.flow.context import CurrentRun, entered
 from celery_guard.flow.guard import Guard
 from celery_guard.flow.held import Held
+from celery_guard.flow.judge import judge
 from celery_guard.flow.watchdog import watched
 from celery_guard.observe.logs import logger
 from celery_guard.settings import TaskSettings
@@ -122,8 +123,7 @@ def _classified(attempt: Attempt, error: BaseException) -> Classification:
         return Classification(Category.RETRYABLE if error.requeue else Category.NON_RETRYABLE, "celery_reject")
     if isinstance(error, SoftTimeLimitExceeded):
         return Classification(Category.RETRYABLE, "time_limit")
-    task = attempt.task
-    return classify(error, retryable=tuple(task.retryable), non_retryable=tuple(task.non_retryable))
+    return judge(attempt.task, error, attempt.run.now())
 
 
 def _asked_delay(attempt: Attempt, error: Any) -> timedelta | None:

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import wraps
 from typing import Any, ClassVar
 
 from celery import Task, states
 from celery.exceptions import Reject, Retry as CeleryRetry
 from celery.utils.functional import maybe_list
 
-from celery_guard.errors import GuardError, InvalidOption, StoreUnavailable
-from celery_guard.flow.attempt import execute
-from celery_guard.flow.context import CurrentRun, ancestor_of, entered, running_here, tracing
-from celery_guard.flow.deliver import follow_up_is_through
+from celery_guard.errors import GuardError, StoreUnavailable
+from celery_guard.flow.binding import FIXED, is_guarded, is_last_call, put_under_guard
+from celery_guard.flow.context import ancestor_of, tracing
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.publish import HEADER, message_header
 from celery_guard.flow.result import EagerRun, GuardedResult
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import patiently
-from celery_guard.flow.submit import Asked, Submission, new_run_id, send, submit, submit_stillborn
+from celery_guard.flow.submit import (
+    Draft,
+    Publishing,
+    draft,
+    send,
+    send_after_commit,
+    submit,
+    submit_stillborn,
+)
+from celery_guard.flow.wishes import Asked
 from celery_guard.flow.worker import GuardStep
 from celery_guard.settings import OnWorkerLost
+from celery_guard.store.aftercommit import after_commit
+from celery_guard.store.joined import Joined
+from celery_guard.store.runs import RunStore
 
 __all__ = ["GuardedTask"]
-
-#: What a guarded task can't be: each with the reason.
-_FIXED = {
-    "acks_late": (True, "a message acknowledged early is lost with its worker"),
-    "reject_on_worker_lost": (False, "the row counts attempts and is dispatched again; a requeued message would loop"),
-    "retry_on_worker_lost": (False, "the row is the only retry authority"),
-    "track_started": (False, "STARTED is told after the claim: set task_track_started in the configuration"),
-    "acks_on_failure": (True, "the row decides about a repeat, so the message is done"),
-    "acks_on_timeout": (True, "the row decides about a repeat, so the message is done"),
-    "acks_on_failure_or_timeout": (True, "the row decides about a repeat, so the message is done"),
-}
-
-
-#: Where a wrapped method keeps the user's own.
-_INNER = "_guard_inner"
 
 
 class GuardedTask(Task):  # type: ignore[misc]
@@ -65,6 +61,12 @@ class GuardedTask(Task):  # type: ignore[misc]
     deadline_grace: ClassVar[timedelta | float | None] = None
     #: ``"retry"``, or ``"fail"`` for a task that must not run twice.
     on_worker_lost: ClassVar[OnWorkerLost | None] = None
+    #: One intent, one run: a template over the arguments, such as ``"receipt-{order_id}"``, or a callable.
+    idempotency_key: ClassVar[str | Callable[..., str | None] | None] = None
+    #: Where the key is unique, likewise: a tenant, a client; the task's name by default.
+    idempotency_scope: ClassVar[str | Callable[..., str | None] | None] = None
+    #: After which endings a key starts a new run: any of ``failed``, ``dead``, ``cancelled``.
+    idempotency_rerun_after: ClassVar[frozenset[str]] = frozenset()
     #: Exceptions that a repeat may help against.
     retryable: ClassVar[tuple[type[BaseException], ...]] = ()
     #: Exceptions that a repeat can't help against; asked before ``retryable``.
@@ -75,25 +77,21 @@ class GuardedTask(Task):  # type: ignore[misc]
     @classmethod
     def bind(cls, app: Any) -> Any:
         """Connect the class to an app, and put the guard around its final ``__call__`` and hooks."""
-        if not _is_guarded(cls):
+        if not is_guarded(cls):
             return super().bind(app)
         if "_guard_bound" not in cls.__dict__:
-            _refuse_the_opposite(cls)
-            cls._guard_tells_started = bool(app.conf.task_track_started)
-            cls.retryable = _exception_classes(cls, "retryable")
-            cls.non_retryable = _exception_classes(cls, "non_retryable")
-            _wrap(cls)
-            cls._guard_bound = True
+            put_under_guard(cls, app)
         bound = super().bind(app)
-        for name, (value, _) in _FIXED.items():
+        for name, (value, _) in FIXED.items():
             setattr(cls, name, value)
-        _join(app, cls)
+        task_settings(cls)
+        app.steps["worker"].add(GuardStep)
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body. Called directly it is a plain call, without a row."""
         request = self.request
-        if not request.called_directly and not request._protected and _is_last_call(type(self)):
+        if not request.called_directly and not request._protected and is_last_call(type(self), GuardedTask):
             request._protected = 1
             return self.run(*args, **kwargs)
         return super().__call__(*args, **kwargs)
@@ -111,7 +109,10 @@ class GuardedTask(Task):  # type: ignore[misc]
         deadline: timedelta | float | datetime | None = None,
         max_attempts: int | None = None,
         idempotency_key: str | None = None,
+        idempotency_scope: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        inherit_deadline: bool = True,
+        session: Any = None,
         **options: Any,
     ) -> Any:
         """Submit a run: its row first, then its message. Everything that Celery's ``apply_async`` takes, and:
@@ -120,7 +121,11 @@ class GuardedTask(Task):  # type: ignore[misc]
             deadline: when the run must be over: a ``timedelta`` or seconds from now, or an aware ``datetime``.
             max_attempts: how often the body may start, the first time included.
             idempotency_key: a second submission with the same key and arguments returns the first one's run.
+            idempotency_scope: where the key is unique; the task's name by default.
             meta: correlation data (request id, user), a small dict of JSON values; children inherit it.
+            inherit_deadline: whether a run submitted from a body ends no later than its parent.
+            session: a SQLAlchemy ``Session`` or ``Connection`` on the same database: the row is written in its
+                transaction, and the message goes out after the outermost commit.
 
         Returns:
             A :class:`~celery_guard.GuardedResult`: an ``AsyncResult`` with ``run`` and ``created``.
@@ -133,19 +138,36 @@ class GuardedTask(Task):  # type: ignore[misc]
             RunExists: ``task_id`` belongs to another run.
             StoreUnavailable: the database can't be reached; nothing was stored or sent.
         """
-        if not _is_guarded(type(self)):
+        if not is_guarded(type(self)):
             return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
-        asked = Asked(deadline, max_attempts, idempotency_key, None, meta)
+        asked = Asked(deadline, max_attempts, idempotency_key, idempotency_scope, meta, inherit_deadline)
         if self.app.conf.task_always_eager:
             return self._apply(args, kwargs, asked, task_id=task_id, link=link, link_error=link_error, **options)
         options.update(link=maybe_list(link), link_error=maybe_list(link_error), producer=producer)
+        if session is not None:
+            return self._submit_in(session, args, kwargs, asked, task_id, shadow, options)
         submit_one = self._follow_up if ancestor_of(self.app).follows_up else self._submit
         return submit_one(args, kwargs, asked, task_id, shadow, options)
+
+    async def submit_async(self, *args: Any, session: Any = None, **kwargs: Any) -> Any:
+        """Do what :meth:`apply_async` does without blocking the event loop.
+
+        Args:
+            session: a SQLAlchemy ``AsyncSession`` on the same database, or nothing.
+        """
+        if session is None:
+            return await asyncio.to_thread(self.apply_async, *args, **kwargs)
+        return await session.run_sync(lambda joined: self.apply_async(*args, session=joined, **kwargs))
 
     def apply(
         self,
         args: Any = None,
         kwargs: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        task_id: str | None = None,
+        retries: int | None = None,
+        throw: bool | None = None,
         *positional: Any,
         deadline: Any = None,
         max_attempts: Any = None,
@@ -158,9 +180,11 @@ class GuardedTask(Task):  # type: ignore[misc]
         Returns:
             A :class:`~celery_guard.EagerRun`: an ``EagerResult`` with ``run`` and ``created``.
         """
-        if not _is_guarded(type(self)):
-            return super().apply(args, kwargs, *positional, **options)
-        return self._apply(args, kwargs, Asked(deadline, max_attempts, idempotency_key, None, meta), **options)
+        if not is_guarded(type(self)):
+            return super().apply(args, kwargs, link, link_error, task_id, retries, throw, *positional, **options)
+        asked = Asked(deadline, max_attempts, idempotency_key, meta=meta)
+        options.update(link=link, link_error=link_error, task_id=task_id, retries=retries, throw=throw)
+        return self._apply(args, kwargs, asked, **options)
 
     def retry(
         self,
@@ -195,7 +219,7 @@ class GuardedTask(Task):  # type: ignore[misc]
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> Any:
         """Return the result object of a run of this task."""
-        if not _is_guarded(type(self)):
+        if not is_guarded(type(self)):
             return super().AsyncResult(task_id, **kwargs)
         return GuardedResult(task_id, backend=self.backend, task_name=self.name, app=self._get_app(), **kwargs)
 
@@ -221,10 +245,32 @@ class GuardedTask(Task):  # type: ignore[misc]
         self, args: Any, kwargs: Any, asked: Asked, task_id: str | None, shadow: str | None, options: dict[str, Any]
     ) -> Any:
         args, kwargs, options = self._prepared(args, kwargs, shadow, options)
-        submission = submit(self, args, kwargs, task_id=task_id, options=options, asked=asked)
-        if submission.run.created and not submission.run.waits:
-            send(self, submission)
-        return self._result(submission.run.id, submission.run.created, bool(submission.options.get("ignore_result")))
+        made = draft(self, args, kwargs, task_id=task_id, options=options, asked=asked)
+        run = submit(made, guard_of(self.app).runs)
+        if run.created and not run.waits:
+            send(made, run)
+        return self._result(run.id, run.created, bool(made.options.get("ignore_result")))
+
+    def _submit_in(
+        self,
+        session: Any,
+        args: Any,
+        kwargs: Any,
+        asked: Asked,
+        task_id: str | None,
+        shadow: str | None,
+        options: dict[str, Any],
+    ) -> Any:
+        """Submit in the caller's transaction; publish once it has committed, as far as that can be known."""
+        guard = guard_of(self.app)
+        args, kwargs, options = self._prepared(args, kwargs, shadow, options)
+        made = draft(
+            self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=Publishing.AFTER_COMMIT
+        )
+        run = submit(made, RunStore(Joined(guard.database, session), guard.settings.namespace))
+        if run.created and not run.waits:
+            after_commit(session, lambda: send_after_commit(made, run))
+        return self._result(run.id, run.created, bool(made.options.get("ignore_result")))
 
     def _follow_up(
         self, args: Any, kwargs: Any, asked: Asked, task_id: str | None, shadow: str | None, options: dict[str, Any]
@@ -254,103 +300,29 @@ class GuardedTask(Task):  # type: ignore[misc]
         for name in ("countdown", "eta", "expires"):
             if options.get(name) is not None:
                 kept[name] = options.pop(name)
-        submission = submit(self, args, kwargs, task_id=task_id, options=kept, asked=asked, eager=True)
-        run, runs = submission.run, guard_of(self.app).runs
+        made = draft(self, args, kwargs, task_id=task_id, options=kept, asked=asked, publishing=Publishing.NOBODY)
+        runs = guard_of(self.app).runs
+        run = submit(made, runs)
         if not run.created:
             return self._result(run.id, False, False)
         header = message_header(run.id, "created", deadline_at=run.deadline_at, fingerprint=run.fingerprint)
         headers = {**(options.pop("headers", None) or {}), HEADER: header}
         retries = options.pop("retries", None) or 0
-        while True:
-            runs.requeue(run.id) if retries or run.waits else None
-            result = self._applied(submission, run.id, throw=throw, headers=headers, retries=retries, **options)
-            if result is not None:
-                return EagerRun.of(result, self.app)
-            retries += 1
+        try:
+            while True:
+                runs.requeue(run.id) if retries or run.waits else None
+                result = self._applied(made, run.id, throw=throw, headers=headers, retries=retries, **options)
+                if result is not None:
+                    return EagerRun.of(result, self.app)
+                retries += 1
+        finally:
+            if options.get("link") or options.get("link_error"):  # whoever called has heard the ending
+                runs.told(run.id)
 
-    def _applied(self, submission: Submission, task_id: str, **options: Any) -> Any:
+    def _applied(self, made: Draft, task_id: str, **options: Any) -> Any:
         """Run one eager attempt. None: the run waits for its next one."""
         try:
-            result = super().apply(submission.args, submission.kwargs, task_id=task_id, **options)
+            result = super().apply(made.args, made.kwargs, task_id=task_id, **options)
         except CeleryRetry:
             return None
         return None if result.state == states.RETRY else result
-
-
-def _is_guarded(cls: type) -> bool:
-    """Celery's own tasks are never guarded: some of them poll by retrying."""
-    return not str(getattr(cls, "name", None) or "").startswith("celery.")
-
-
-def _is_last_call(cls: type) -> bool:
-    """Whether no other ``__call__`` stands between ours and Celery's."""
-    after = cls.__mro__[cls.__mro__.index(GuardedTask) + 1 :]
-    return next(base for base in after if "__call__" in base.__dict__) is Task
-
-
-def _refuse_the_opposite(cls: type) -> None:
-    for name, (wanted, why) in _FIXED.items():
-        for base in cls.__mro__:
-            value = None if "__bound__" in base.__dict__ else base.__dict__.get(name)  # Celery fills in what is bound
-            if value is not None and value != wanted:
-                raise InvalidOption(
-                    f"{getattr(cls, 'name', None) or cls.__name__}: {name}={value!r} can't be guarded: {why}"
-                )
-
-
-def _wrap(cls: Any) -> None:
-    """Put the guard around the final class, so that a user's own ``__call__`` can't go past the claim."""
-    plain, before_start, after_return = map(_unwrapped, (cls.__call__, cls.before_start, cls.after_return))
-
-    @wraps(plain)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        request = self.request
-        if request.called_directly:
-            return _plainly(self, plain, args, kwargs)
-        if tracing(request) is not None:
-            return plain(self, *args, **kwargs)
-        return execute(self, plain, before_start.__get__(self), args, kwargs)
-
-    @wraps(before_start)
-    def deferred(self: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        """Wait for the claim: the attempt calls the user's own, which may call that of a bound parent."""
-        if tracing(self.request) is not None:
-            before_start(self, task_id, args, kwargs)
-
-    @wraps(after_return)
-    def returned(self: Any, status: str, *args: Any, **kwargs: Any) -> None:
-        follow_up_is_through(self, status)
-        after_return(self, status, *args, **kwargs)
-
-    for outer, inner in ((call, plain), (deferred, before_start), (returned, after_return)):
-        setattr(outer, _INNER, inner)
-    cls.__call__, cls.before_start, cls.after_return = call, deferred, returned
-
-
-def _unwrapped(method: Any) -> Any:
-    return getattr(method, _INNER, method)
-
-
-def _plainly(task: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """A direct call: no row. Inside a run its body belongs to that run; elsewhere it has all the time in the world."""
-    if running_here() is not None:
-        return plain(task, *args, **kwargs)
-    run_id = new_run_id()
-    with entered(CurrentRun(run_id, task.name, idempotency_key=run_id)):
-        return plain(task, *args, **kwargs)
-
-
-def _join(app: Any, cls: Any) -> None:
-    """Check what the configuration and the task say, and have workers of the app bring a guard thread."""
-    task_settings(cls)
-    app.steps["worker"].add(GuardStep)
-
-
-def _exception_classes(cls: Any, name: str) -> tuple[type[BaseException], ...]:
-    value = getattr(cls, name)
-    classes = value if isinstance(value, (tuple, list, set, frozenset)) else (value,)
-    if not all(isinstance(item, type) and issubclass(item, BaseException) for item in classes):
-        raise InvalidOption(
-            f"{getattr(cls, 'name', None) or cls.__name__}: {name} must be a tuple of exception classes, not {value!r}"
-        )
-    return tuple(classes)

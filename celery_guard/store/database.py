@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, create_engine, event, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
 
@@ -34,34 +35,38 @@ class Done(NamedTuple):
 
 
 class Statement:
-    """One SQLAlchemy Core statement, compiled once per dialect and run through the pool's DBAPI connections."""
+    """One SQLAlchemy Core statement, compiled once per dialect and run through the pool's DBAPI connections.
 
-    def __init__(self, build: Callable[[], Any]) -> None:
+    Args:
+        build: makes the statement.
+        sqlite: makes it for SQLite, where that needs other words.
+    """
+
+    def __init__(self, build: Callable[[], Any], sqlite: Callable[[], Any] | None = None) -> None:
         self._build = build
+        self._build_for_sqlite = sqlite or build
         self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._texts: dict[str, tuple[Any, dict[str, Any]]] = {}
-
-    @cached_property
-    def core(self) -> Any:
-        """The statement itself, for a session or connection that is somebody else's."""
-        return self._build()
 
     def compiled(self, engine: Engine) -> tuple[str, dict[str, Any]]:
         """Return the SQL text with named parameters, and the values of those that are constants."""
         found = self._compiled.get(engine.name)
         if found is None:
             dialect = sqlite.dialect(paramstyle="named") if engine.name == "sqlite" else engine.dialect
-            compiled = self.core.compile(dialect=dialect)
+            compiled = self._core(engine.name).compile(dialect=dialect)
             found = self._compiled[engine.name] = (str(compiled), dict(compiled.params))
         return found
+
+    def _core(self, dialect_name: str) -> Any:
+        return self._build_for_sqlite() if dialect_name == "sqlite" else self._build()
 
     def text(self, dialect_name: str) -> tuple[Any, dict[str, Any]]:
         """Return the same for a connection of somebody else's, whose driver may spell parameters in another way."""
         found = self._texts.get(dialect_name)
         if found is None:
-            dialect = sqlite.dialect if dialect_name == "sqlite" else postgresql.dialect
-            compiled = self.core.compile(dialect=dialect(paramstyle="named"))
-            typed = (bindparam(name, type_=bound.type) for name, bound in compiled.binds.items())
+            dialect = sqlite.dialect if dialect_name == "sqlite" else PGDialect
+            compiled = self._core(dialect_name).compile(dialect=dialect(paramstyle="named"))
+            typed = (bindparam(name, type_=bound.type) for bound, name in compiled.bind_names.items())
             found = self._texts[dialect_name] = (text(str(compiled)).bindparams(*typed), dict(compiled.params))
         return found
 
@@ -225,6 +230,8 @@ class Database:
         try:
             with self.engine.connect() as connection:
                 yield connection
+        except PoolTimeout as busy:
+            raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy
         except DBAPIError as error:
             if error.connection_invalidated or isinstance(
                 error.orig, self.engine.dialect.loaded_dbapi.OperationalError

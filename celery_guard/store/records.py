@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from celery_guard.core.deadline import CENTURY, FAR
 from celery_guard.core.decide import Claim
 from celery_guard.core.faults import Category
 from celery_guard.core.states import TERMINAL, Reason, State
@@ -77,11 +78,12 @@ class NewRun:
     options: str
     fingerprint: str
     max_attempts: int
-    deadline_at: datetime
-    deadline_after: float
+    deadline_at: datetime = FAR
+    deadline_after: float = CENTURY.total_seconds()
     delay_until: datetime | None = None
     delay_for: float | None = None
     lease: float | None = None
+    published: bool = True
     idempotency_scope: str | None = None
     idempotency_key: str | None = None
     parent_id: str | None = None

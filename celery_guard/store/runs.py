@@ -12,6 +12,7 @@ from celery_guard.core.decide import Claim, Finish, Retry, Settlement
 from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import Reason, State
 from celery_guard.store import statements as sql
+from celery_guard.store.bulk import submit_many
 from celery_guard.store.database import Database, Done, parse_moment
 from celery_guard.store.joined import Joined
 from celery_guard.store.records import Attempt, Claimed, Due, Ending, NewRun, Running, Submitted, TaskRun
@@ -35,6 +36,10 @@ class RunStore:
         return Submitted(
             run.id, True, parse_moment(deadline_at), run.fingerprint, run.type, State.QUEUED, next_retry_at is not None
         )
+
+    def submit_many(self, runs: Sequence[NewRun]) -> dict[str, Submitted]:
+        """Write many new rows in one statement; return those that were written, by id."""
+        return submit_many(self.database, runs)
 
     def submit_finished(self, run: NewRun, finish: Finish) -> bool:
         """Write a row that is over before it began, and owed to Celery."""
@@ -176,6 +181,10 @@ class RunStore:
         return self.database.execute(
             sql.EXTEND_LEASES, namespace=self.namespace, queue=queue, limit=limit, lease=lease
         ).touched
+
+    def published(self, run_id: str, *, lease: float) -> bool:
+        """Note that a row which was due is published by its submitter."""
+        return bool(self.database.execute(sql.PUBLISHED, id=run_id, lease=lease).touched)
 
     def publish_soon(self, ids: Iterable[str], *, delay: float) -> int:
         """Make rows whose publishing failed, or whose message is lost, due again."""

@@ -15,6 +15,7 @@ __all__ = [
     "among",
     "constant",
     "earlier_of",
+    "later",
     "now",
     "now_for_scans",
     "seconds_from_now",
@@ -73,6 +74,16 @@ class seconds_from_now_for_scans(seconds_from_now):
     inherit_cache = True
 
 
+class later(ColumnElement[Any]):
+    """The clock plus an expression in seconds."""
+
+    inherit_cache = True
+    type = Moment()
+
+    def __init__(self, seconds: Any) -> None:
+        self.seconds = seconds
+
+
 class earlier_of(ColumnElement[Any]):
     """The earlier of two moments, neither of them NULL."""
 
@@ -128,6 +139,11 @@ def _postgresql_seconds_from_now_for_scans(element: Any, compiler: Any, **kw: An
     return f"(SELECT {_postgresql_seconds_from_now(element, compiler, **kw)})"
 
 
+@compiles(later, "postgresql")
+def _postgresql_later(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"({_postgresql_now(element, compiler)} + {compiler.process(element.seconds, **kw)} * INTERVAL '1 second')"
+
+
 @compiles(earlier_of, "postgresql")
 def _postgresql_earlier_of(element: Any, compiler: Any, **kw: Any) -> str:
     return f"LEAST({compiler.process(element.one, **kw)}, {compiler.process(element.other, **kw)})"
@@ -150,6 +166,12 @@ def _sqlite_seconds_from_now(element: Any, compiler: Any, **kw: Any) -> str:
     clock = f"COALESCE({_clock(compiler)}, 'now')"
     seconds = f"({_bound(element.name, compiler, Float())} * {compiler.process(element.times, **kw)})"
     return f"strftime({_SQLITE_FORMAT}, {clock}, {seconds} || ' seconds')"
+
+
+@compiles(later, "sqlite")
+def _sqlite_later(element: Any, compiler: Any, **kw: Any) -> str:
+    clock = f"COALESCE({_clock(compiler)}, 'now')"
+    return f"strftime({_SQLITE_FORMAT}, {clock}, {compiler.process(element.seconds, **kw)} || ' seconds')"
 
 
 @compiles(earlier_of, "sqlite")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
+    Integer,
     and_,
     bindparam,
     case,
+    cast,
     delete,
     func,
     insert as plain_insert,
@@ -102,7 +105,9 @@ _RUNNING_COLUMNS = (
 
 
 def _given(name: str) -> Any:
-    return bindparam(name, type_=RUN[name].type)
+    """A bound value for a column; some drivers must be told the type of what is not text."""
+    bound = bindparam(name, type_=RUN[name].type)
+    return cast(bound, Integer) if isinstance(RUN[name].type, Integer) else bound
 
 
 def _insert_or_nothing(columns: dict[str, Any], where: Any = None) -> Any:
@@ -118,13 +123,14 @@ def _deadline() -> Any:
 
 def _submit() -> Any:
     starts_at = func.coalesce(_given_moment("delay_until"), seconds_from_now("delay_for"))
+    unpublished = ~cast(bindparam("published"), Boolean)
     columns = {
         **{name: _given(name) for name in _GIVEN},
         "state": constant(State.QUEUED),
         "deadline_at": _deadline(),
         "next_retry_at": starts_at,
         "publish_at": func.coalesce(starts_at, seconds_from_now("lease")),
-        "publishes": case((or_(starts_at.is_not(None), seconds_from_now("lease").is_(None)), 0), else_=1),
+        "publishes": case((or_(starts_at.is_not(None), seconds_from_now("lease").is_(None), unpublished), 0), else_=1),
         "created_at": now(),
         "updated_at": now(),
     }
@@ -392,6 +398,15 @@ EXTEND_LEASES = Statement(
         .where(_first(and_(_DUE, _PUBLISHED, RUN.queue == bindparam("queue")), RUN.publish_at))
         .values(publish_at=_PATIENCE, publishes=RUN.publishes + 1)
         .returning(RUN.id)  # sqlite3 counts no rows of a statement that begins with WITH
+    )
+)
+
+#: A row that was due is published by its submitter.
+PUBLISHED = Statement(
+    lambda: (
+        update(task_run)
+        .where(_THIS, _QUEUED, RUN.publishes == 0, RUN.next_retry_at.is_(None), RUN.publish_at.is_not(None))
+        .values(publish_at=seconds_from_now("lease"), publishes=1)
     )
 )
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from celery_guard.core.category import Category, Classification
 from celery_guard.core.names import is_named
-from celery_guard.core.rules import Look, ask_shipped, asked_delay, cause_of, read
+from celery_guard.core.rules import Look, ask_shipped, asked_delay, cause_of, is_really, read
 from celery_guard.errors import NonRetryableError, RetryableError
 
 __all__ = ["Category", "Classification", "Classifier", "Configured", "Fault", "classify", "cut", "fault_of"]
@@ -152,6 +152,8 @@ class _Judge:
         for member in members:
             if self.left <= 0:
                 return UNKNOWN
+            if not is_really(member, BaseException):
+                continue
             found = self.judge(member, depth)
             if found.category is Category.NON_RETRYABLE:
                 return found
@@ -171,15 +173,15 @@ def _members(look: Look) -> tuple[BaseException, ...]:
     if not look.is_a("builtins.BaseExceptionGroup", "exceptiongroup.BaseExceptionGroup"):
         return ()
     members = look.read("exceptions")
-    return members if isinstance(members, tuple) else ()
+    return members if is_really(members, tuple) else ()
 
 
 def _said_by_the_body(look: Look) -> Classification | None:
     """The body said itself what its failure means."""
     error = look.error
-    if isinstance(error, RetryableError):
+    if is_really(error, RetryableError):
         return Classification(Category.RETRYABLE, "raised_retryable", _seconds(look.read("retry_after")))
-    if isinstance(error, NonRetryableError):
+    if is_really(error, NonRetryableError):
         return Classification(Category.NON_RETRYABLE, "raised_non_retryable")
     return None
 
@@ -188,7 +190,7 @@ def _declared(category: Category, classes: tuple[type[BaseException], ...]) -> _
     """The task declared the class, or one of its parents."""
 
     def rule(look: Look) -> Classification | None:
-        return _said(category, f"task_{category}", look) if classes and isinstance(look.error, classes) else None
+        return _said(category, f"task_{category}", look) if issubclass(type(look.error), classes) else None
 
     return rule
 
@@ -241,16 +243,20 @@ def _text_of(error: BaseException) -> str:
 
 
 def _class_name(error: BaseException) -> str:
-    return str(read(type(error), "__qualname__") or "?")
+    name = read(type(error), "__qualname__")
+    return name if is_really(name, str) else "?"
 
 
-def _seconds(value: float | timedelta | None) -> timedelta | None:
-    if value is None or isinstance(value, timedelta):
+def _seconds(value: object) -> timedelta | None:
+    """Read a wait as users write it; infinity waits past every deadline, and NaN or text ask for nothing."""
+    if is_really(value, timedelta):
         return value
+    if not is_really(value, int) and not is_really(value, float):
+        return None
     try:
         return timedelta(seconds=value)
-    except (OverflowError, ValueError, TypeError):  # infinity waits past every deadline; NaN and text ask for nothing
-        return timedelta.max if value == float("inf") else None
+    except (OverflowError, ValueError):
+        return timedelta.max if value > 0 else None
 
 
 def _text(error: BaseException) -> str:
@@ -261,7 +267,8 @@ def _text(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
+    trace = read(error, "__traceback__")
     try:
-        return "".join(tracebacks.format_exception(type(error), error, error.__traceback__, limit=-30, chain=False))
+        return "".join(tracebacks.format_exception(type(error), error, trace, limit=-30, chain=False))
     except BaseException:  # formatting calls str() of the error
-        return "".join(tracebacks.format_tb(error.__traceback__, limit=-30))
+        return "".join(tracebacks.format_tb(trace, limit=-30))

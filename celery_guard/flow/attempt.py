@@ -52,6 +52,8 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
     executed = execute_body(attempt, body, before_start, args, kwargs)
     if attempt.held.completed is not None and patiently(attempt.held.is_completed):
         return _completed(attempt, attempt.held.completed[0])
+    if attempt.held.vacated and isinstance(executed.error, Ignore):
+        raise executed.error  # the task that replaces this one ends the run
     return _speak(_settle(attempt, executed), executed)
 
 
@@ -80,7 +82,7 @@ def _attempt(task: Any, guard: Guard, request: Any, claimed: Claimed) -> Attempt
         meta=claimed.meta,
         parent_id=claimed.parent_id,
         root_id=claimed.root_id,
-        _held=held,
+        held=held,
     )
     return Attempt(task, guard, request, task_settings(task), claimed, run, held)
 

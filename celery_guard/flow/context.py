@@ -46,7 +46,8 @@ class CurrentRun:
     meta: dict[str, Any] = field(default_factory=dict)
     parent_id: str | None = None
     root_id: str | None = None
-    _held: Held | None = field(default=None, repr=False)
+    #: The hold on the row; None in a plain direct call.
+    held: Held | None = field(default=None, repr=False)
 
     @property
     def is_last_attempt(self) -> bool:
@@ -55,7 +56,7 @@ class CurrentRun:
 
     def now(self) -> datetime:
         """Return the moment by the database's clock."""
-        return self._held.now() if self._held is not None else datetime.now(timezone.utc)
+        return self.held.now() if self.held is not None else datetime.now(timezone.utc)
 
     def remaining(self) -> timedelta:
         """Return how long the run has left; never negative, ``timedelta.max`` in a plain direct call."""
@@ -89,7 +90,7 @@ class CurrentRun:
         """
         if self.now() >= self.deadline_at:
             raise self._late()
-        if self._held is not None and not self._held.still_holds():
+        if self.held is not None and not self.held.still_holds():
             raise RunCancelled("cancelled", f"the run {self.id} was cancelled, or is no longer this attempt's")
 
     def key_for(self, step: str) -> str:
@@ -122,13 +123,13 @@ class CurrentRun:
             RunCancelled: the run is no longer this attempt's; nothing was stored.
             DeadlineExceeded: nothing is left of the run's time.
         """
-        if self._held is None:  # a plain direct call: nothing is kept
+        if self.held is None:  # a plain direct call: nothing is kept
             return work(*args, **kwargs)
         if self.now() >= self.deadline_at:
             raise self._late()
-        effects = self._held.effects_in(session) if session is not None else None
+        effects = self.held.effects_in(session) if session is not None else None
         with entered(self._narrowed_to(deadline)):
-            return run_step(self._held.steps, name, work, args, kwargs, effects)
+            return run_step(self.held.steps, name, work, args, kwargs, effects)
 
     def complete_in(self, session: Any, result: Any = None) -> None:
         """Write "succeeded" in the caller's transaction: it commits together with the business's rows, or not at all.
@@ -141,11 +142,11 @@ class CurrentRun:
             RunCancelled: the run is no longer this attempt's; roll back.
             DeadlineExceeded: the deadline has passed; roll back.
         """
-        if self._held is None:
+        if self.held is None:
             return
         if self.now() >= self.deadline_at:
             raise self._late()
-        self._held.complete_in(session, result)
+        self.held.complete_in(session, result)
 
     def _narrowed_to(self, time_limit: float | timedelta | None) -> CurrentRun:
         """Return the same run with less time: no more than that from now."""

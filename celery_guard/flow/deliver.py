@@ -13,13 +13,14 @@ from celery.exceptions import Ignore, TaskRevokedError
 
 from celery_guard.core.decide import Claim, Finish
 from celery_guard.core.states import Reason, State
+from celery_guard.errors import ResultNotKept
 from celery_guard.flow import codec
 from celery_guard.flow.context import tracing
 from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.flow.publish import header_of
 from celery_guard.flow.settle import TELLING_LEASE, ending_error
 from celery_guard.observe.logs import log_settlement, logger
-from celery_guard.store.records import TaskRun
+from celery_guard.store.records import Ending, TaskRun
 
 __all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending"]
 
@@ -68,7 +69,7 @@ def deliver(guard: Guard, task: Any, request: Any, delivery: Delivery) -> Any:
         _tell_cancelled(guard, task, request)
     mark_ending(request, ending.state, owed=True)
     if ending.state is State.SUCCEEDED:
-        return codec.decode(ending.result, task.app.conf.result_serializer) if ending.result else None
+        return _result(ending, task)
     if ending.state is State.FAILED and ending.result:
         raise task.backend.exception_to_python(json.loads(ending.result))
     raise ending_error(ending.reason, ending.last_error)
@@ -92,6 +93,12 @@ def follow_up_is_through(task: Any, state: str) -> None:
     traced = tracing(task.request)
     if traced is not None and traced.owed and traced.ending == state:
         guard_of(task.app).runs.told(task.request.id)
+
+
+def _result(ending: Ending, task: Any) -> Any:
+    if ending.result is None:
+        raise ResultNotKept("the run that this one is the same as had a result larger than guard_result_max_bytes")
+    return codec.decode(ending.result, task.app.conf.result_serializer)
 
 
 def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None:

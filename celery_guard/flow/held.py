@@ -40,6 +40,8 @@ class Held:
     _monotonic: float = field(default_factory=time.monotonic)
     #: What the body completed the run with, in a transaction that may have committed.
     completed: tuple[Any, str] | None = None
+    #: Whether the row was given up for a task that replaces this one.
+    vacated: bool = False
 
     def now(self) -> datetime:
         """Return the moment by the database's clock: as it was at the claim, plus the time since."""
@@ -71,6 +73,14 @@ class Held:
         if not runs.settle(self.claim, success, result=encoded, owed=self.owes, lease=TELLING_LEASE):
             raise RunCancelled("cancelled", f"the run {self.claim.run_id} is no longer this attempt's; roll back")
         self.completed = (result, encoded)
+
+    def vacate(self, *, for_a_successor: bool) -> bool:
+        """Give the row up: to a task that will be submitted under its id, or for good, as succeeded."""
+        runs, self.vacated = self.guard.runs, True
+        if for_a_successor:
+            return runs.vacate(self.claim)
+        success = Finish(State.SUCCEEDED, Reason.SUCCEEDED)
+        return runs.settle(self.claim, success, result="null", owed=False)
 
     def is_completed(self) -> bool:
         """Whether the caller's transaction with the success has committed."""

@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from celery.utils.saferepr import saferepr
+
 from celery_guard.flow.codec import decode, decode_options
 from celery_guard.store.records import Due
 
-__all__ = ["HEADER", "LEASE", "header_of", "message_header", "publish", "publish_due"]
+__all__ = ["BY_REFERENCE", "HEADER", "LEASE", "header_of", "message_header", "publish", "publish_due"]
 
 #: The message header that is ours.
 HEADER = "guard"
+
+#: The stored option that says: the message carries the run's id only.
+BY_REFERENCE = "guard_by_reference"
 
 #: Seconds within which a published run should be claimed, before its message counts as a suspect.
 LEASE = (15.0, 30.0)
@@ -56,8 +61,12 @@ def publish(
     **transient: Any,
 ) -> Any:
     """Send one message by Celery's own ``send_task``; it needs no registered task."""
-    headers = {**(options.get("headers") or {}), HEADER: dict(header)}
-    sent = {**options, **transient, "headers": headers}
+    sent = {**options, **transient}
+    if sent.pop(BY_REFERENCE, False):
+        header = {**header, "fingerprint": None}  # the claim brings the arguments
+        sent["argsrepr"], sent["kwargsrepr"] = saferepr(args, 256), saferepr(kwargs, 256)
+        args, kwargs = (), {}
+    sent["headers"] = {**(options.get("headers") or {}), HEADER: dict(header)}
     return app.send_task(name, args, kwargs, task_id=run_id, **sent)
 
 

@@ -20,7 +20,7 @@ from celery_guard.errors import DeadlineExceeded, IdempotencyConflict, InvalidOp
 from celery_guard.flow import codec
 from celery_guard.flow.context import ancestor_of
 from celery_guard.flow.guard import guard_of, task_settings
-from celery_guard.flow.publish import fresh_lease, message_header, publish
+from celery_guard.flow.publish import BY_REFERENCE, fresh_lease, message_header, publish
 from celery_guard.flow.wishes import (
     Asked,
     canonical_fingerprint,
@@ -101,6 +101,8 @@ def draft(
         raise InvalidOption(f"a countdown of {delay.seconds:g} s starts after the deadline, {deadline.after} from now")
     _note_ancestry(app, kept)
     kept.setdefault("reply_to", app.thread_oid)
+    if settings.message == "reference":
+        kept[BY_REFERENCE] = True
     serializer = kept.setdefault("serializer", task.serializer or app.conf.task_serializer)
     payload = codec.encode_arguments(task, args, kwargs, serializer)
     scope, key = key_of(task, asked, args, kwargs)
@@ -145,7 +147,7 @@ def submit(draft: Draft, runs: RunStore) -> Submitted:
         if taken is None:
             _refuse_what_is_late(run, runs)
         elif taken.id == run.id:
-            return _same_id(draft, taken)
+            return runs.move_in(run) or _same_id(draft, taken)
         elif taken.fingerprint != run.fingerprint and not _is_free(draft, taken, runs):
             raise IdempotencyConflict(
                 f"{run.type}: the idempotency key {run.idempotency_key!r} was used by the run {taken.id}"
@@ -154,7 +156,7 @@ def submit(draft: Draft, runs: RunStore) -> Submitted:
         elif _may_run_again(draft, taken) and runs.free_key(taken.id, timedelta(0)):
             run = replace(run, redrive_of=taken.id)
         elif not _is_free(draft, taken, runs):
-            return taken
+            return _follower(run, taken, runs) if draft.has_own_id else taken
     raise StoreUnavailable(f"{run.type}: other submissions with the key {run.idempotency_key!r} kept coming and going")
 
 
@@ -248,6 +250,13 @@ def _publishing(publishing: Publishing) -> dict[str, Any]:
     if publishing is Publishing.HERE:
         return {"lease": fresh_lease()}
     return {"lease": _SOON if publishing is Publishing.AFTER_COMMIT else None, "published": False}
+
+
+def _follower(run: NewRun, first: Submitted, runs: RunStore) -> Submitted:
+    """Give an id that others wait for, in a group or chord, a row of its own: it takes over the first run's ending."""
+    follower = replace(run, idempotency_key=None, idempotency_scope=None, same_as=first.id, lease=None, published=False)
+    runs.submit_follower(follower)
+    return replace(first, id=run.id)
 
 
 def _refuse_what_is_late(run: NewRun, runs: RunStore) -> None:

@@ -42,6 +42,10 @@ class Sweeper:
         ended = (settle_from_outside(self.guard, row.claim, row.type, Expired(), now=row.now) for row in overdue)
         return sum(settlement is not None for settlement in ended)
 
+    def followers(self) -> int:
+        """Give runs whose key was in use the ending of the run that had it."""
+        return self.guard.runs.follow(limit=self.guard.settings.dispatch_batch)
+
     def prune(self) -> bool:
         """Delete runs of one terminal state that ended longer ago than they are kept; return whether there may be more.
 

@@ -16,6 +16,7 @@ from celery_guard.flow.binding import FIXED, is_guarded, is_last_call, put_under
 from celery_guard.flow.context import ancestor_of, tracing
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.publish import HEADER, message_header
+from celery_guard.flow.replace import hand_over_row
 from celery_guard.flow.result import EagerRun, GuardedResult
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import patiently
@@ -213,6 +214,12 @@ class GuardedTask(Task):  # type: ignore[misc]
         if throw:
             raise asked
         return asked
+
+    def on_replace(self, sig: Any) -> Any:
+        """Handler called when the task is replaced: the row goes to the replacement."""
+        if is_guarded(type(self)) and not self.request.is_eager:
+            hand_over_row(self, sig)
+        return super().on_replace(sig)
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         """Handler called after the task returned; Celery's, for users to override."""

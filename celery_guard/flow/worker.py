@@ -90,6 +90,7 @@ class Keeper:
         return [
             Duty(sweeper.waiting, tick),
             Duty(sweeper.running, tick),
+            Duty(sweeper.followers, 2 * tick),
             Duty(self._rescue, min(beat, settings.rescue_after.total_seconds() / 4)),
             Duty(self._audit, beat),
             Duty(self._look_for_lost, beat),

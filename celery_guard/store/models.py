@@ -96,6 +96,12 @@ task_run = Table(
         "deadline_at",
         postgresql_where=text("state IN ('queued', 'retrying', 'running')"),
     ),
+    # rows that take over another's ending
+    Index(
+        "task_run_follows",
+        "namespace",
+        postgresql_where=text("state IN ('queued', 'retrying', 'running') AND same_as IS NOT NULL"),
+    ),
     # pruning: ended rows by age
     Index("task_run_ended", "namespace", "state", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
     # one run per key

@@ -198,6 +198,26 @@ class RunStore:
         """Give back an attempt whose body never started; it costs nothing."""
         return bool(self.database.execute(sql.RELEASE, id=claim.run_id, token=claim.token, delay=delay).touched)
 
+    def vacate(self, claim: Claim) -> bool:
+        """Leave the row empty for another task that will be submitted under its id."""
+        return bool(self.database.execute(sql.VACATE, id=claim.run_id, token=claim.token).touched)
+
+    def move_in(self, run: NewRun) -> Submitted | None:
+        """Write a new run into the row of its id that was left for it. None: the row was not left."""
+        done = self.database.execute(sql.MOVE_IN, **asdict(run))
+        if not done.rows:
+            return None
+        deadline_at = parse_moment(done.rows[0][0])
+        return Submitted(run.id, True, deadline_at, run.fingerprint, run.type, State.QUEUED)
+
+    def submit_follower(self, run: NewRun) -> bool:
+        """Write a row that will take over the ending of the run that it is the same as."""
+        return bool(self.database.execute(sql.SUBMIT_FOLLOWER, **asdict(run)).touched)
+
+    def follow(self, *, limit: int) -> int:
+        """Give rows the ending of the run that they are the same as, where that has ended."""
+        return self.database.execute(sql.FOLLOW, namespace=self.namespace, limit=limit).touched
+
     def take_ending(self, run_id: str, *, ticket: int, lease: float) -> Ending | None:
         """Take an owed ending to tell Celery. None: another message was given that job, or nothing is owed."""
         rows = self.database.execute(sql.TAKE_ENDING, id=run_id, ticket=ticket, lease=lease).rows

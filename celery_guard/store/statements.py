@@ -160,6 +160,40 @@ def _submit_finished() -> Any:
     return _insert_or_nothing(columns)
 
 
+def _submit_follower() -> Any:
+    columns = {
+        **{name: _given(name) for name in _GIVEN},
+        "state": constant(State.QUEUED),
+        "deadline_at": _deadline(),
+        "next_retry_at": _deadline(),
+        "created_at": now(),
+        "updated_at": now(),
+    }
+    return _insert_or_nothing(columns)
+
+
+def _follow() -> Any:
+    first = task_run.alias("first")
+    follows = and_(_MINE, _LIVE, RUN.same_as.is_not(None))
+    ended = select(RUN.id).where(follows, first.c.id == RUN.same_as, first.c.finished_at.is_not(None))
+    found = ended.limit(bindparam("limit")).with_for_update(skip_locked=True, of=task_run).cte("found")
+    taken = ("state", "terminal_reason", "result", "last_error", "error_category", "error_type")
+    return (
+        update(task_run)
+        .where(RUN.id.in_(select(found.c.id)), first.c.id == RUN.same_as)
+        .values(
+            **{name: first.c[name] for name in taken},
+            finished_at=now(),
+            next_retry_at=None,
+            owed=_TRUE,
+            publish_at=now(),
+            publishes=0,
+            updated_at=now(),
+        )
+        .returning(RUN.id)
+    )
+
+
 def _ending() -> dict[str, Any]:
     """Columns that every settlement but a success writes."""
     final: Any = bindparam("final")
@@ -442,6 +476,53 @@ RELEASE = Statement(
         )
     )
 )
+
+#: Leave the row of a held run empty: it waits, without a due time, for a task under its id.
+VACATE = Statement(
+    lambda: (
+        update(task_run)
+        .where(_HELD)
+        .values(
+            state=constant(State.RETRYING),
+            next_retry_at=RUN.deadline_at,
+            publish_at=None,
+            publishes=0,
+            claim_token=None,
+            updated_at=now(),
+        )
+    )
+)
+
+#: Write a new run into a row that was left empty.
+MOVE_IN = Statement(
+    lambda: (
+        update(task_run)
+        .where(
+            _THIS,
+            RUN.state == constant(State.RETRYING),
+            RUN.publish_at.is_(None),
+            RUN.claim_token.is_(None),
+            RUN.deadline_at > now(),
+        )
+        .values(
+            **{name: _given(name) for name in ("type", "queue", "payload", "options", "fingerprint", "max_attempts")},
+            state=constant(State.QUEUED),
+            attempt=0,
+            unknown_faults=0,
+            next_retry_at=None,
+            publish_at=seconds_from_now("lease"),
+            publishes=1,
+            updated_at=now(),
+        )
+        .returning(RUN.deadline_at)
+    )
+)
+
+#: Write a row that waits for the ending of another.
+SUBMIT_FOLLOWER = Statement(_submit_follower)
+
+#: Give rows the ending of the run that they are the same as.
+FOLLOW = Statement(_follow)
 
 #: Take an owed ending to tell Celery.
 TAKE_ENDING = Statement(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from celery_guard.core.category import Category, Classification
 from celery_guard.core.rules import http, python, servers, sql
 from celery_guard.core.rules.http import asked_delay
-from celery_guard.core.rules.rule import Look, Row, Rule, cause_of, dotted_names, read
+from celery_guard.core.rules.rule import Look, Row, Rule, cause_of, dotted_names, is_really, read
 
 __all__ = [
     "CARRIERS",
@@ -21,6 +21,7 @@ __all__ = [
     "asked_delay",
     "cause_of",
     "dotted_names",
+    "is_really",
     "read",
 ]
 
@@ -93,7 +94,7 @@ def _carried(look: Look) -> list[Look]:
     for _ in range(_MOST_CARRIED):
         attribute = next((name for known, name in CARRIERS.items() if looks[-1].is_a(known)), None)
         inner = looks[-1].read(attribute) if attribute else None
-        if not isinstance(inner, BaseException):
+        if not is_really(inner, BaseException):
             break
         looks.append(Look(inner, look.now))
     return looks

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from celery_guard.core.category import Category
 
-__all__ = ["Codes", "Look", "Row", "Rule", "by_code", "cause_of", "dotted_names", "named", "read"]
+__all__ = ["Codes", "Look", "Row", "Rule", "by_code", "cause_of", "dotted_names", "is_really", "named", "read"]
+
+T = TypeVar("T")
 
 
 def read(thing: Any, *path: str) -> Any:
@@ -23,19 +25,24 @@ def read(thing: Any, *path: str) -> Any:
     return thing
 
 
+def is_really(thing: object, cls: type[T]) -> TypeGuard[T]:
+    """``isinstance`` that asks the thing nothing: a user's ``__class__`` may lie or raise."""
+    return issubclass(type(thing), cls)
+
+
 def dotted_names(error: BaseException) -> frozenset[str]:
     """The names of an error's class and of all its parents, such as ``builtins.OSError``."""
     classes = read(type(error), "__mro__") or ()
     parts = ((read(cls, "__module__"), read(cls, "__qualname__")) for cls in classes)
-    return frozenset(f"{module}.{name}" for module, name in parts if isinstance(module, str) and isinstance(name, str))
+    return frozenset(f"{module}.{name}" for module, name in parts if is_really(module, str) and is_really(name, str))
 
 
 def cause_of(error: BaseException) -> BaseException | None:
     """The error before this one: its cause, else the one being handled when it was raised."""
     cause = read(error, "__cause__")
-    if cause is None and not read(error, "__suppress_context__"):
+    if cause is None and read(error, "__suppress_context__") is not True:
         cause = read(error, "__context__")
-    return cause if isinstance(cause, BaseException) else None
+    return cause if is_really(cause, BaseException) else None
 
 
 class Look:

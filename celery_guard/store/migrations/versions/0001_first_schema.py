@@ -74,6 +74,12 @@ def upgrade() -> None:
     _partial_index(
         "task_run_live", "task_run", ["namespace", "deadline_at"], "state IN ('queued', 'retrying', 'running')"
     )
+    _partial_index(
+        "task_run_follows",
+        "task_run",
+        ["namespace"],
+        "state IN ('queued', 'retrying', 'running') AND same_as IS NOT NULL",
+    )
     _partial_index("task_run_ended", "task_run", ["namespace", "state", "finished_at"], "finished_at IS NOT NULL")
     _partial_index(
         "task_run_key",

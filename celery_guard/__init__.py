@@ -54,6 +54,7 @@ _HOMES = {
         "RunExists",
         "RunNotFound",
         "SchemaMismatch",
+        "Snooze",
         "StoreUnavailable",
         "TaskFailed",
         "UnserializableArgument",

@@ -20,6 +20,7 @@
         └── RunCancelled
 
     RetryableError, NonRetryableError   raised by a body to say what its failure means
+    Snooze                              raised by a body to say: not now
 
 Celery moves exceptions between processes, so each one is built from plain positional arguments and survives pickle.
 """
@@ -42,6 +43,7 @@ __all__ = [
     "RunExists",
     "RunNotFound",
     "SchemaMismatch",
+    "Snooze",
     "StepReused",
     "StoreUnavailable",
     "TaskFailed",
@@ -147,3 +149,20 @@ class RetryableError(Exception):
 
 class NonRetryableError(Exception):
     """Raise this in a body when a repeat can't help."""
+
+
+class Snooze(Exception):
+    """Raise this in a body that can't do its work yet: it is run again later, and no attempt is used up.
+
+    Args:
+        delay: how long to wait, in seconds or as a ``timedelta``. A wait past the deadline ends the run.
+    """
+
+    def __init__(self, delay: float | timedelta) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+    def __str__(self) -> str:
+        return (
+            f"not before {self.delay} have passed" if isinstance(self.delay, timedelta) else f"not for {self.delay} s"
+        )

@@ -22,9 +22,9 @@ from pydantic import (
     model_validator,
 )
 
-from celery_guard.core.backoff import Backoff, Jitter
+from celery_guard.core.backoff import Backoff, CalledDelays, Jitter, ListedDelays
 from celery_guard.core.deadline import CENTURY
-from celery_guard.core.decide import Policy
+from celery_guard.core.decide import Delays, Policy
 from celery_guard.core.faults import Classifier, Configured
 from celery_guard.core.names import is_class_name, is_dotted
 from celery_guard.errors import InvalidOption
@@ -83,6 +83,14 @@ def _classifiers(value: Any) -> tuple[Any, ...]:
     return given
 
 
+def _delays(value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError("neither a list of delays nor a callable")
+    return tuple(_positive(_duration(delay)).total_seconds() for delay in value)
+
+
 def _several(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (tuple, list, set, frozenset)):
         raise ValueError("not a tuple")
@@ -96,6 +104,7 @@ CLASS_NAMES = "a tuple of dotted class names"
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
 Count = Annotated[StrictInt, Field(ge=1, le=UNLIMITED_ATTEMPTS)]
 CheckedJitter = Annotated[Jitter, PlainValidator(_jitter)]
+CheckedDelays = Annotated[Any, PlainValidator(_delays)]
 OnWorkerLost = Literal["retry", "fail"]
 Message = Literal["full", "reference"]
 ClassNames = Annotated[tuple[str, ...], PlainValidator(_class_names)]
@@ -121,6 +130,7 @@ class TaskSettings(BaseModel):
     backoff_base: Duration = Field(timedelta(seconds=1), description=DURATION)
     backoff_cap: Duration = Field(timedelta(minutes=5), description=f"{DURATION}, and at least backoff_base")
     backoff_jitter: CheckedJitter = Field("equal", description="'none', 'full', 'equal' or a number from 0 to 1")
+    backoff: CheckedDelays = Field(None, description="a list of delays, a callable that gets the attempt, or None")
     deadline_grace: Duration = Field(timedelta(seconds=5), description=DURATION)
     on_worker_lost: OnWorkerLost = Field("retry", description="'retry' or 'fail'")
     retry_rate: Rate = Field(None, description="None or a rate such as '100/m' (s, m or h)")
@@ -136,13 +146,23 @@ class TaskSettings(BaseModel):
             raise ValueError(f"backoff_cap ({cap:g} s) must be at least the backoff base ({base:g} s)")
         return self
 
-    def backoff(self) -> Backoff:
+    def delays(self) -> Delays:
         """Return the delays between attempts."""
-        return Backoff(self.backoff_base.total_seconds(), self.backoff_cap.total_seconds(), self.backoff_jitter)
+        doubling = Backoff(self.backoff_base.total_seconds(), self.backoff_cap.total_seconds(), self.backoff_jitter)
+        if self.backoff is None:
+            return doubling
+        return CalledDelays(self.backoff, doubling) if callable(self.backoff) else ListedDelays(self.backoff)
+
+    def seconds_between_retries(self) -> float | None:
+        """Return what ``retry_rate`` leaves between two retries of this task over all workers."""
+        if self.retry_rate is None:
+            return None
+        count, _, unit = self.retry_rate.partition("/")
+        return {"s": 1, "m": 60, "h": 3_600}[unit] / int(count)
 
     def policy(self) -> Policy:
         """Return what :func:`~celery_guard.core.decide.decide` asks about a task."""
-        return Policy(self.unknown_max_attempts, self.backoff(), self.on_worker_lost)
+        return Policy(self.unknown_max_attempts, self.delays(), self.on_worker_lost)
 
 
 class Settings(BaseModel):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-__all__ = ["SMALLEST_DELAY", "Backoff", "Jitter", "compute_backoff_delay"]
+__all__ = ["SMALLEST_DELAY", "Backoff", "CalledDelays", "Jitter", "ListedDelays", "compute_backoff_delay"]
 
 Jitter = Literal["none", "full", "equal"] | float
 
@@ -77,6 +78,37 @@ class Backoff:
             return ceiling / 2 + rng.random() * ceiling / 2
         spread = float(self.jitter)
         return ceiling * (1.0 - spread + 2 * spread * rng.random())
+
+
+@dataclass(frozen=True)
+class ListedDelays:
+    """One delay per failed attempt, in seconds; the last one goes on."""
+
+    seconds: tuple[float, ...]
+
+    def delay(self, attempt: int, rng: random.Random) -> timedelta:
+        """Return how long to wait after the given failed attempt, which counts from 1."""
+        return timedelta(seconds=self.seconds[min(attempt, len(self.seconds)) - 1])
+
+
+@dataclass(frozen=True)
+class CalledDelays:
+    """Delays that a user's callable gives for a failed attempt, in seconds or as a ``timedelta``.
+
+    What it can't say, or says wrongly, the fallback says: a run never breaks on it.
+    """
+
+    function: Callable[[int], float | timedelta]
+    fallback: Backoff
+
+    def delay(self, attempt: int, rng: random.Random) -> timedelta:
+        """Return how long to wait after the given failed attempt, which counts from 1."""
+        try:
+            said = self.function(attempt)
+            found = said if isinstance(said, timedelta) else timedelta(seconds=said)
+        except Exception:
+            return self.fallback.delay(attempt, rng)
+        return found if found > timedelta(0) else self.fallback.delay(attempt, rng)
 
 
 def _is_jitter(value: object) -> bool:

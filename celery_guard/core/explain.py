@@ -86,7 +86,8 @@ def explain(
     """Say what an error would mean for the attempt of a claim, by the same rules that decide about real ones.
 
     Args:
-        subject: an error, a class of errors, the dotted name of one that need not be importable, or an HTTP status.
+        subject: an error, a class of errors, the dotted name of one, or an HTTP status. Of a class that is not imported
+            only its own name is known, not its parents.
         policy: what the task allows.
         claim: the attempt that fails.
         now: the moment at which it fails.

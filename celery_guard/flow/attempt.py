@@ -8,7 +8,7 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry as CeleryRetry
 from celery.utils.serialization import get_pickleable_exception
 
-from celery_guard.core.decide import Finish, Retry, Settlement
+from celery_guard.core.decide import Finish, Retry, Settlement, Wait
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import StoreUnavailable
 from celery_guard.flow import softlimit
@@ -21,6 +21,7 @@ from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
 from celery_guard.flow.submit import adopt
 from celery_guard.observe.logs import log_settlement
+from celery_guard.settings import TaskSettings
 from celery_guard.store.records import Claimed
 
 __all__ = ["execute"]
@@ -38,7 +39,7 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
         Exception: the run has ended.
     """
     softlimit.hold_back()
-    request, guard = task.request, guard_of(task.app)
+    request, guard, settings = task.request, guard_of(task.app), task_settings(task)
     traced = begin_tracing(request)
     delivery = Delivery.of(request)
     claimed = None if delivery.ticket else _claim(guard, delivery)
@@ -47,7 +48,7 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
         claimed = _claim(guard, delivery)
     if claimed is None:
         return deliver(guard, task, request, delivery)
-    attempt = _attempt(task, guard, request, claimed)
+    attempt = _attempt(task, guard, settings, request, claimed)
     traced.run = attempt.run
     executed = execute_body(attempt, body, before_start, args, kwargs)
     if attempt.held.completed is not None and patiently(attempt.held.is_completed):
@@ -69,7 +70,7 @@ def _claim(guard: Guard, delivery: Delivery) -> Claimed | None:
         raise Reject(away, requeue=True) from away
 
 
-def _attempt(task: Any, guard: Guard, request: Any, claimed: Claimed) -> Attempt:
+def _attempt(task: Any, guard: Guard, settings: TaskSettings, request: Any, claimed: Claimed) -> Attempt:
     claim = claimed.claim
     held = Held(guard, claim, claimed.now, owes=_owes(request))
     run = CurrentRun(
@@ -84,7 +85,7 @@ def _attempt(task: Any, guard: Guard, request: Any, claimed: Claimed) -> Attempt
         root_id=claimed.root_id,
         held=held,
     )
-    return Attempt(task, guard, request, task_settings(task), claimed, run, held)
+    return Attempt(task, guard, request, settings, claimed, run, held)
 
 
 def _owes(request: Any) -> bool:
@@ -134,6 +135,8 @@ def _completed(attempt: Attempt, result: Any) -> Any:
 def _speak(settlement: Settlement, executed: Executed) -> Any:
     """Say the settlement in Celery's language."""
     error = executed.error
+    if isinstance(settlement, Wait):
+        raise CeleryRetry(f"snoozed: {error}", exc=get_pickleable_exception(error), when=settlement.at) from error
     if isinstance(settlement, Retry):
         cause = error.exc if isinstance(error, CeleryRetry) and error.exc is not None else error
         raise CeleryRetry(settlement.fault.summary, exc=get_pickleable_exception(cause), when=settlement.at) from error

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Task
 
 from celery_guard.core.states import State
-from celery_guard.errors import InvalidOption
+from celery_guard.errors import InvalidOption, RunEnded
 from celery_guard.flow.attempt import execute
 from celery_guard.flow.context import CurrentRun, entered, running_here, tracing
 from celery_guard.flow.deliver import follow_up_is_through
@@ -45,6 +45,7 @@ def put_under_guard(cls: Any, app: Any) -> None:
     cls.retryable = _exception_classes(cls, "retryable")
     cls.non_retryable = _exception_classes(cls, "non_retryable")
     cls.idempotency_rerun_after = _endings(cls)
+    cls.throws = (*cls.throws, RunEnded)  # an ending that the guard wrote is logged by the guard
     _wrap(cls)
     cls._guard_bound = True
 

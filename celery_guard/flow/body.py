@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,8 +18,9 @@ from celery.exceptions import Ignore, Reject, Retry as CeleryRetry, SoftTimeLimi
 from celery.utils.serialization import get_pickleable_exception
 from celery.utils.time import maybe_make_aware
 
-from celery_guard.core.decide import Outcome, Raised, Returned
+from celery_guard.core.decide import Outcome, Raised, Returned, Snoozed
 from celery_guard.core.faults import Category, Classification, fault_of
+from celery_guard.errors import Snooze
 from celery_guard.flow import codec, softlimit
 from celery_guard.flow.context import CurrentRun, entered
 from celery_guard.flow.guard import Guard
@@ -31,6 +32,10 @@ from celery_guard.settings import TaskSettings
 from celery_guard.store.records import Claimed
 
 __all__ = ["Attempt", "Executed", "execute_body"]
+
+
+#: How far before the deadline its soft stop may fire.
+_CLOSE_TO = timedelta(seconds=0.5)
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ def execute_body(
         result = _run(attempt, body, before_start, *_newest_arguments(attempt, args, kwargs))
     except Ignore as ignored:
         return Executed(Returned(None), error=ignored, encoded="null")
+    except Snooze as snooze:
+        return Executed(Snoozed(_delay_of(snooze)), error=snooze)
     except BaseException as error:
         if isinstance(error, (SystemExit, KeyboardInterrupt)) and terminate_handler_fired():
             raise  # this process is being ended from outside: the main process says what that means
@@ -112,6 +119,9 @@ def _run(attempt: Attempt, body: Callable[..., Any], before_start: Callable[...,
 
 def _failed(attempt: Attempt, error: BaseException, found: Classification) -> Executed:
     fault = fault_of(error, found, limit=attempt.settings.error_max_length)
+    if isinstance(error, SoftTimeLimitExceeded):
+        late = attempt.run.now() >= attempt.run.deadline_at - _CLOSE_TO
+        fault = replace(fault, error="stopped at the deadline" if late else "stopped at the soft time limit")
     encoded = _encoded_error(attempt, error) if attempt.held.owes or found.category is Category.NON_RETRYABLE else None
     return Executed(Raised(fault), error=error, encoded=encoded)
 
@@ -143,3 +153,11 @@ def _encoded_error(attempt: Attempt, error: BaseException) -> str | None:
 
 def _is_kept(task: Any, request: Any) -> bool:
     return not isinstance(task.backend, DisabledBackend) and not get_actual_ignore_result(task, request)
+
+
+def _delay_of(snooze: Snooze) -> timedelta:
+    try:
+        delay = snooze.delay if isinstance(snooze.delay, timedelta) else timedelta(seconds=snooze.delay)
+    except (OverflowError, TypeError, ValueError):  # what can't be waited for is past every deadline
+        return timedelta.max
+    return max(delay, timedelta(0))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from celery_guard.core.deadline import Deadline
 from celery_guard.errors import DeadlineExceeded, RunCancelled
@@ -64,6 +64,10 @@ class CurrentRun:
             return timedelta.max
         return max(self.deadline_at - self.now(), timedelta(0))
 
+    @overload
+    def timeout(self, at_most: float | timedelta) -> float: ...
+    @overload
+    def timeout(self, at_most: None = None) -> float | None: ...
     def timeout(self, at_most: float | timedelta | None = None) -> float | None:
         """Return a timeout in seconds for a call to somebody else: never longer than what is left.
 

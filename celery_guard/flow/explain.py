@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from celery.local import maybe_evaluate
+
 from celery_guard.core.decide import Claim
 from celery_guard.core.explain import Explanation, Subject, explain as explain_claim
 from celery_guard.flow.guard import task_settings
@@ -19,7 +21,8 @@ def explain(
     """Say what an error would mean for a run of a task, and what would happen next.
 
     Args:
-        error: an error, its class, the dotted name of its class (it need not be importable), or an HTTP status.
+        error: an error, its class, the dotted name of its class, or an HTTP status. Of a class that is not imported
+            only its own name is known, not its parents.
         task: the task whose declarations and settings count.
         attempt: the attempt that fails, from 1.
         unknown_faults: how many unknown faults the run had before.
@@ -31,6 +34,7 @@ def explain(
     Raises:
         ValueError: ``error`` is none of these.
     """
+    task = maybe_evaluate(task)
     settings = task_settings(task)
     now = datetime.now(timezone.utc)
     claim = Claim(

@@ -61,7 +61,7 @@ def publish(
     **transient: Any,
 ) -> Any:
     """Send one message by Celery's own ``send_task``; it needs no registered task."""
-    sent = {**options, **transient}
+    sent = {**options, **transient, "expires": None}  # the row expires; a broker would drop the message unheard
     if sent.pop(BY_REFERENCE, False):
         header = {**header, "fingerprint": None}  # the claim brings the arguments
         sent["argsrepr"], sent["kwargsrepr"] = saferepr(args, 256), saferepr(kwargs, 256)

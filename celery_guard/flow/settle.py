@@ -40,6 +40,12 @@ _ERRORS: dict[Reason, type[RunEnded]] = {
 }
 
 
+_WITHOUT_A_FAULT = {
+    Reason.FAILED_DUE_DEADLINE: "the deadline passed while the run waited",
+    Reason.FAILED_DUE_MAX_ATTEMPTS: "it was put off too often",
+}
+
+
 def settle(
     runs: RunStore,
     task_type: str,
@@ -84,7 +90,7 @@ def patiently(work: Callable[[], Any], patience: float = PATIENCE) -> Any:
 
 def ending_error(reason: Reason, fault_text: str | None) -> RunEnded:
     """Return the exception that tells a caller why a run ended."""
-    return _ERRORS[reason](reason.value, fault_text or "")
+    return _ERRORS[reason](reason.value, fault_text or _WITHOUT_A_FAULT.get(reason, ""))
 
 
 def lost_fault(rule: str, message: str) -> Fault:

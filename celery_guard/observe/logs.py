@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from celery_guard.core.decide import Claim, Finish, Settlement
+from celery_guard.core.decide import Claim, Finish, Settlement, Wait
 from celery_guard.core.states import State
 
 __all__ = ["log_settlement", "logger"]
@@ -26,7 +26,7 @@ def log_settlement(task_type: str, claim: Claim, settlement: Settlement) -> None
     finish = settlement if isinstance(settlement, Finish) else None
     state = finish.state if finish else State.RETRYING
     next_retry_at: datetime | None = None if isinstance(settlement, Finish) else settlement.at
-    fault = settlement.fault
+    fault = None if isinstance(settlement, Wait) else settlement.fault
     record = {
         "task_id": claim.run_id,
         "type": task_type,

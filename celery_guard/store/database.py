@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
 
 from celery_guard.errors import SchemaMismatch, StoreUnavailable
+from celery_guard.store.forking import ForkGate
 from celery_guard.store.sql import sortable_text
 
 __all__ = ["Database", "Done", "Statement", "parse_moment"]
@@ -84,6 +85,7 @@ class Database:
         self._engine: Engine | None = None
         self._pid = 0
         self._checked = False
+        self._gate: Any = ForkGate(self._close_ours) if self.is_sqlite else nullcontext()
 
     @property
     def engine(self) -> Engine:
@@ -134,6 +136,10 @@ class Database:
 
         return self._repeating(together)
 
+    def _close_ours(self) -> None:
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.dispose()
+
     def close(self) -> None:
         """Close this process's connections; the next statement opens new ones."""
         if self._engine is not None:
@@ -155,7 +161,8 @@ class Database:
         repeated, conflicts = False, 0
         while True:
             try:
-                rows, touched = self._with_cursor(work)
+                with self._gate:
+                    rows, touched = self._with_cursor(work)
                 return Done(rows, touched, repeated)
             except _Disconnected as lost:
                 if repeated:
@@ -228,7 +235,7 @@ class Database:
     def connection(self) -> Iterator[Any]:
         """A SQLAlchemy connection for work that is rare: migrations, reports."""
         try:
-            with self.engine.connect() as connection:
+            with self._gate, self.engine.connect() as connection:
                 yield connection
         except PoolTimeout as busy:
             raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy

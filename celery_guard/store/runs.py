@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_guard.core.decide import Claim, Finish, Retry, Settlement
+from celery_guard.core.decide import Claim, Finish, Retry, Settlement, Wait
 from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import Reason, State
 from celery_guard.store import statements as sql
@@ -58,7 +58,8 @@ class RunStore:
         if not found:
             return None
         id_, deadline_at, fingerprint, type_, state = found[0]
-        return Submitted(id_, False, parse_moment(deadline_at), fingerprint, type_, State(state))
+        submitted_with, _, _ = fingerprint.partition("/")  # a retry with other arguments writes its own behind
+        return Submitted(id_, False, parse_moment(deadline_at), submitted_with, type_, State(state))
 
     def free_key(self, run_id: str, ttl: timedelta) -> bool:
         """Take its key from a run that ended longer ago than the key is kept."""
@@ -106,7 +107,9 @@ class RunStore:
             "owed": owed,
             "lease": lease,
         }
-        if isinstance(settlement, Finish) and settlement.state is State.SUCCEEDED:
+        if isinstance(settlement, Wait):
+            done = self._snooze(claim, settlement)
+        elif isinstance(settlement, Finish) and settlement.state is State.SUCCEEDED:
             done = self.database.execute(sql.SUCCEED, **values)
         else:
             done = self._settle_with_history({**values, **_settlement_values(settlement)})
@@ -255,6 +258,9 @@ class RunStore:
         values = {"payload": payload, "options": options, "fingerprint": fingerprint}
         return bool(self.database.execute(sql.REWRITE, id=claim.run_id, token=claim.token, **values).touched)
 
+    def _snooze(self, claim: Claim, wait: Wait) -> Done:
+        return self.database.execute(sql.SNOOZE, id=claim.run_id, token=claim.token, at=wait.at)
+
     def _settle_with_history(self, values: dict[str, Any]) -> Done:
         if not self.database.is_sqlite:
             return self.database.execute(sql.SETTLE, **values)
@@ -266,7 +272,7 @@ class RunStore:
         return holder == token and state in wanted
 
 
-def _settlement_values(settlement: Settlement) -> dict[str, Any]:
+def _settlement_values(settlement: Finish | Retry) -> dict[str, Any]:
     fault = settlement.fault
     if isinstance(settlement, Retry):
         return {
@@ -317,7 +323,7 @@ def _claimed(run_id: str, token: str, row: Any) -> Claimed:
         snoozes,
     ) = row
     return Claimed(
-        claim=Claim(run_id, token, attempt, max_attempts, unknown, parse_moment(deadline_at)),
+        claim=Claim(run_id, token, attempt, max_attempts, unknown, parse_moment(deadline_at), snoozes),
         now=parse_moment(now),
         created_at=parse_moment(created_at),
         payload=payload,

@@ -477,6 +477,22 @@ RELEASE = Statement(
     )
 )
 
+#: Put off an attempt: it does not count.
+SNOOZE = Statement(
+    lambda: (
+        update(task_run)
+        .where(_HELD)
+        .values(
+            state=constant(State.RETRYING),
+            attempt=RUN.attempt - 1,
+            snoozes=RUN.snoozes + 1,
+            next_retry_at=_given_moment("at"),
+            publish_at=_given_moment("at"),
+            updated_at=now(),
+        )
+    )
+)
+
 #: Leave the row of a held run empty: it waits, without a due time, for a task under its id.
 VACATE = Statement(
     lambda: (
@@ -552,11 +568,20 @@ HISTORY = Statement(
 #: Read the encoded arguments and options.
 PAYLOAD = Statement(lambda: select(RUN.payload, RUN.options).where(_THIS))
 
-#: Give the run other arguments or options for its next attempt.
+#: Give the run other arguments or options for its next attempt. A key goes on to know those of the submission.
 REWRITE = Statement(
     lambda: (
         update(task_run)
         .where(_HELD)
-        .values(payload=bindparam("payload"), options=bindparam("options"), fingerprint=bindparam("fingerprint"))
+        .values(
+            payload=bindparam("payload"),
+            options=bindparam("options"),
+            fingerprint=case(
+                (RUN.idempotency_key.is_(None), _given("fingerprint")),
+                else_=func.substr(RUN.fingerprint, 1, 42)
+                .concat(literal_column("'/'"))
+                .concat(func.substr(_given("fingerprint"), 1, 20)),
+            ),
+        )
     )
 )

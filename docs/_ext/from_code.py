@@ -1,4 +1,4 @@
-"""Pages that are written by the code: settings, states, the public API."""
+"""Pages that are written by the code: settings, states, the shipped rules, the public API."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
+from celery_guard.core.rules import CARRIERS, SHIPPED
 from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
 from celery_guard.settings import Settings, TaskSettings
 
@@ -43,7 +44,30 @@ def reasons_table() -> Iterator[str]:
         yield f"| `{state}` | {', '.join(f'`{reason}`' for reason in sorted(ENDINGS[state]))} |"
 
 
-TABLES = {"settings": settings_table, "moves": moves_figure, "reasons": reasons_table}
+def rules_table() -> Iterator[str]:
+    """Every shipped rule in the order in which they are asked."""
+    yield "| rule | errors | category |"
+    yield "|---|---|---|"
+    for rule in SHIPPED:
+        for row in rule.rows:
+            yield f"| `{rule.name}` | {row.errors} | {row.category} |"
+
+
+def carriers_table() -> Iterator[str]:
+    """Wrappers, and where the error that says more is found."""
+    yield "| error | asked first |"
+    yield "|---|---|"
+    for name, attribute in CARRIERS.items():
+        yield f"| `{name}` | its `{attribute}` |"
+
+
+TABLES = {
+    "settings": settings_table,
+    "moves": moves_figure,
+    "reasons": reasons_table,
+    "rules": rules_table,
+    "carriers": carriers_table,
+}
 
 
 class FromCode(SphinxDirective):

@@ -91,7 +91,8 @@ def test_what_the_error_asked_for_replaces_the_backoff(now, rng):
 
     settlement = decide(Raised(asked), a_claim(attempt=3), POLICY, now=now, rng=rng)
 
-    assert settlement == Retry(now + timedelta(seconds=7), asked)
+    assert isinstance(settlement, Retry)
+    assert timedelta(seconds=7) <= settlement.at - now <= timedelta(seconds=7.7)
 
 
 def test_a_retry_that_could_start_only_at_the_deadline_is_refused_not_clamped():

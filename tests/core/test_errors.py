@@ -9,7 +9,7 @@ import pytest
 from kombu.serialization import dumps, loads
 
 from celery_guard import errors
-from celery_guard.errors import GuardError, NonRetryableError, RetryableError, RunEnded
+from celery_guard.errors import GuardError, NonRetryableError, RetryableError, RunEnded, Snooze
 
 ALL = [getattr(errors, name) for name in errors.__all__]
 ENDINGS = [kind for kind in ALL if issubclass(kind, RunEnded)]
@@ -18,7 +18,9 @@ PLAIN = [kind for kind in ALL if kind not in (*ENDINGS, RetryableError)]
 EXAMPLES = [
     *(kind("what happened") for kind in PLAIN),
     *(kind("failed_due_deadline", "ConnectionError: refused") for kind in ENDINGS),
-    *(kind() for kind in ALL),
+    *(kind() for kind in ALL if kind is not Snooze),
+    Snooze(5),
+    Snooze(timedelta(minutes=1)),
     RetryableError("busy", 30),
     RetryableError("busy", timedelta(minutes=1)),
 ]
@@ -36,7 +38,9 @@ def test_an_error_survives_pickle_with_all_its_facts(error):
     assert (copy.args, vars(copy), str(copy)) == (error.args, vars(error), str(error))
 
 
-@pytest.mark.parametrize("error", [error for error in EXAMPLES if not isinstance(error, RetryableError)], ids=name)
+@pytest.mark.parametrize(
+    "error", [error for error in EXAMPLES if not isinstance(error, (RetryableError, Snooze))], ids=name
+)
 def test_an_error_is_rebuilt_from_its_arguments_as_result_backends_do(error):
     content_type, encoding, body = dumps(list(error.args), serializer="json")
 
@@ -47,7 +51,7 @@ def test_an_error_is_rebuilt_from_its_arguments_as_result_backends_do(error):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_what_the_guard_raises_is_a_guard_error_and_what_a_body_raises_is_not(kind):
-    assert issubclass(kind, GuardError) == (kind not in (RetryableError, NonRetryableError))
+    assert issubclass(kind, GuardError) == (kind not in (RetryableError, NonRetryableError, Snooze))
 
 
 @pytest.mark.parametrize(

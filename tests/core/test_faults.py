@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given, strategies as st
 
-from celery_guard.core.faults import Category, Classification, classify, cut, fault_of
+from celery_guard.core import faults
+from celery_guard.core.faults import Category, Classification, cut, fault_of
 from celery_guard.errors import NonRetryableError, RetryableError
+from tests.factories import NOON
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
+
+classify = partial(faults.classify, now=NOON)
 
 
 class Busy(Exception):
@@ -196,7 +201,7 @@ def test_an_error_whose_text_can_not_be_had_says_so():
 
 
 def test_a_group_of_errors_is_one_fault():
-    error = caught(ExceptionGroup("several", [ValueError(1), Busy(2)]))
+    error = caught(ExceptionGroup("several", [ConnectionError(1), Busy(2)]))
 
     fault = fault_of(error, classify(error), limit=2_000)
 

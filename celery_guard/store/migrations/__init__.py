@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from typing import Any
 
 from sqlalchemy import text
@@ -87,6 +88,7 @@ def _upgrade(connection: Any = None, script: io.StringIO | None = None) -> None:
     def steps(revision: Any, context: Any) -> Any:
         return directory._upgrade_revs("head", revision)
 
+    logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
     with EnvironmentContext(config, directory, fn=steps, as_sql=script is not None) as environment:
         environment.configure(
             connection=connection,

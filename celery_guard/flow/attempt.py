@@ -94,7 +94,7 @@ def _owes(request: Any) -> bool:
 
 
 def _settle(attempt: Attempt, executed: Executed) -> Settlement:
-    claim, runs = attempt.claimed.claim, attempt.guard.runs
+    claim = attempt.claimed.claim
     if isinstance(executed.error, AskedRetry):
         claim = executed.error.narrowed(claim)
         executed.error.rewrite(attempt.task, attempt.guard, claim)
@@ -102,11 +102,11 @@ def _settle(attempt: Attempt, executed: Executed) -> Settlement:
 
     def write() -> Settlement | None:
         return settle(
-            runs,
+            attempt.guard,
             attempt.task.name,
+            attempt.settings,
             claim,
             executed.outcome,
-            attempt.settings.policy(),
             now=attempt.run.now(),
             result=executed.encoded,
             owed=owes,

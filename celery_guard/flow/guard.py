@@ -14,6 +14,7 @@ from celery_guard.errors import InvalidOption
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
 from celery_guard.store.database import Database
 from celery_guard.store.effects import EffectStore
+from celery_guard.store.rates import RateStore
 from celery_guard.store.runs import RunStore
 from celery_guard.store.workers import WorkerStore
 
@@ -69,6 +70,11 @@ class Guard:
     def effects(self) -> EffectStore:
         """The steps of runs."""
         return EffectStore(self.database)
+
+    @cached_property
+    def rates(self) -> RateStore:
+        """The retry slots of tasks whose retries are limited."""
+        return RateStore(self.database, self.settings.namespace)
 
     @cached_property
     def workers(self) -> WorkerStore:

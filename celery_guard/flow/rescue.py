@@ -134,9 +134,9 @@ def settle_from_outside(
 ) -> Settlement | None:
     """End an attempt in the place of its holder, who is told by the changed token that it is no longer his."""
     task = guard.app.tasks.get(task_type)
-    policy = (task_settings(task) if task is not None else guard.settings.task).policy()
+    settings = task_settings(task) if task is not None else guard.settings.task
     successor = secrets.token_hex(8)
-    return settle(guard.runs, task_type, claim, outcome, policy, now=now, owed=True, lease=0.0, successor=successor)
+    return settle(guard, task_type, settings, claim, outcome, now=now, owed=True, lease=0.0, successor=successor)
 
 
 def settle_for_child(
@@ -156,8 +156,8 @@ def settle_for_child(
         claimed = guard.runs.claim(run_id, token, worker_id=guard.worker_id, fingerprint=None)
     if claimed is None:
         return None
-    policy = task_settings(task).policy()
-    return settle(guard.runs, task.name, claimed.claim, outcome, policy, now=claimed.now, owed=True, lease=0.0)
+    settings = task_settings(task)
+    return settle(guard, task.name, settings, claimed.claim, outcome, now=claimed.now, owed=True, lease=0.0)
 
 
 def _never_claimed(guard: Guard, run_id: str, attempts_before: int | None) -> bool:

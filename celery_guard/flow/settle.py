@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from celery_guard.core.decide import Claim, Outcome, Policy, Settlement, decide
+from celery_guard.core.decide import Claim, Finish, Outcome, Retry, Settlement, decide
 from celery_guard.core.faults import Category, Fault
-from celery_guard.core.states import Reason
+from celery_guard.core.states import Reason, State
 from celery_guard.errors import (
     AttemptsExhausted,
     DeadlineExceeded,
@@ -20,8 +20,9 @@ from celery_guard.errors import (
     TaskFailed,
     WorkerLost,
 )
+from celery_guard.flow.guard import Guard
 from celery_guard.observe.logs import log_settlement, logger
-from celery_guard.store.runs import RunStore
+from celery_guard.settings import TaskSettings
 
 __all__ = ["PATIENCE", "TELLING_LEASE", "ending_error", "lost_fault", "patiently", "settle"]
 
@@ -47,11 +48,11 @@ _WITHOUT_A_FAULT = {
 
 
 def settle(
-    runs: RunStore,
+    guard: Guard,
     task_type: str,
+    settings: TaskSettings,
     claim: Claim,
     outcome: Outcome,
-    policy: Policy,
     *,
     now: datetime,
     **how: Any,
@@ -62,12 +63,22 @@ def settle(
         now: the moment by the database's clock.
         how: what :meth:`~celery_guard.store.runs.RunStore.settle` takes besides.
     """
-    settlement = decide(outcome, claim, policy, now=now, rng=random.Random())
-    if not runs.settle(claim, settlement, **how):
+    settlement = decide(outcome, claim, settings.policy(), now=now, rng=random.Random())
+    between = settings.seconds_between_retries()
+    if isinstance(settlement, Retry) and between is not None:
+        settlement = _in_its_slot(guard.rates.slot(task_type, settlement.at, between), claim, settlement)
+    if not guard.runs.settle(claim, settlement, **how):
         logger.warning("%s[%s] attempt %d was ended by somebody else", task_type, claim.run_id, claim.attempt)
         return None
     log_settlement(task_type, claim, settlement)
     return settlement
+
+
+def _in_its_slot(slot: datetime, claim: Claim, retry: Retry) -> Settlement:
+    """Put a retry where the task's rate leaves room; a slot past the deadline is as good as none."""
+    if slot >= claim.deadline_at:
+        return Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE, fault=retry.fault)
+    return Retry(slot, retry.fault)
 
 
 def patiently(work: Callable[[], Any], patience: float = PATIENCE) -> Any:

@@ -15,6 +15,7 @@ from uuid import UUID
 from celery_guard.core.deadline import CENTURY, FAR
 from celery_guard.core.decide import Finish
 from celery_guard.core.faults import Category, Classification, fault_of
+from celery_guard.core.idempotency import checked_key
 from celery_guard.core.states import TERMINAL, Reason, State
 from celery_guard.errors import DeadlineExceeded, IdempotencyConflict, InvalidOption, RunExists, StoreUnavailable
 from celery_guard.flow import codec
@@ -94,7 +95,7 @@ def draft(
     """
     app, settings, ancestor = task.app, task_settings(task), ancestor_of(task.app)
     kept, transient = split_options(options)
-    args, kwargs = list(args or ()), dict(kwargs or {})
+    args, kwargs = _as_celery_takes(args, kwargs)
     delay = delay_of(app, kept.pop("eta", None), kept.pop("countdown", None))
     deadline = deadline_of(task, asked, kept.pop("expires", None), ancestor)
     if delay.seconds and deadline.after and delay.seconds >= deadline.after.total_seconds():
@@ -301,7 +302,16 @@ def _note_ancestry(app: Any, options: dict[str, Any]) -> None:
         options["parent_id"] = options.get("parent_id") or request.id
 
 
+def _as_celery_takes(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    if args is not None and not isinstance(args, (list, tuple)):
+        raise TypeError(f"task args must be a list or tuple, not {args!r}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"task keyword arguments must be a mapping, not {kwargs!r}")
+    return list(args or ()), dict(kwargs or {})
+
+
 def _checked_id(task_id: Any) -> str:
-    if not isinstance(task_id, str) or not 0 < len(task_id) <= 255 or "\x00" in task_id:
-        raise InvalidOption(f"task_id must be text of 1 to 255 characters, not {task_id!r}")
-    return task_id
+    try:
+        return checked_key(task_id, "task_id")
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None

@@ -240,9 +240,8 @@ class Database:
         except PoolTimeout as busy:
             raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy
         except DBAPIError as error:
-            if error.connection_invalidated or isinstance(
-                error.orig, self.engine.dialect.loaded_dbapi.OperationalError
-            ):
+            away = isinstance(error.orig, self.engine.dialect.loaded_dbapi.OperationalError)
+            if away or error.connection_invalidated or "not a database" in str(error.orig):
                 raise StoreUnavailable(f"the database of runs can't be reached: {_first_line(error.orig)}") from error
             raise
 

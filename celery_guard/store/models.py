@@ -22,7 +22,7 @@ from celery_guard.core.faults import Category
 from celery_guard.core.states import ENDINGS, TERMINAL, State
 from celery_guard.store.sql import Moment
 
-__all__ = ["guard_meta", "metadata", "task_attempt", "task_effect", "task_run", "task_worker"]
+__all__ = ["guard_meta", "metadata", "task_attempt", "task_effect", "task_rate", "task_run", "task_worker"]
 
 metadata = MetaData(
     naming_convention={"pk": "%(table_name)s_pkey", "ck": "%(table_name)s_%(constraint_name)s_check"},
@@ -162,6 +162,15 @@ task_worker = Table(
 )
 for _index in task_worker.indexes:
     _index.dialect_options["sqlite"]["where"] = _index.dialect_options["postgresql"]["where"]
+
+#: One row per task whose retries are limited: its last slot that was given away.
+task_rate = Table(
+    "task_rate",
+    metadata,
+    Column("namespace", String(255), primary_key=True),
+    Column("type", String(255), primary_key=True),
+    Column("last_slot_at", Moment, nullable=False),
+)
 
 #: One row: which store this is, and who may use it.
 guard_meta = Table(

@@ -75,13 +75,14 @@ class seconds_from_now_for_scans(seconds_from_now):
 
 
 class later(ColumnElement[Any]):
-    """The clock plus an expression in seconds."""
+    """The clock, or another moment, plus an expression in seconds."""
 
     inherit_cache = True
     type = Moment()
 
-    def __init__(self, seconds: Any) -> None:
+    def __init__(self, seconds: Any, since: Any = None) -> None:
         self.seconds = seconds
+        self.since = since
 
 
 class earlier_of(ColumnElement[Any]):
@@ -141,7 +142,8 @@ def _postgresql_seconds_from_now_for_scans(element: Any, compiler: Any, **kw: An
 
 @compiles(later, "postgresql")
 def _postgresql_later(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"({_postgresql_now(element, compiler)} + {compiler.process(element.seconds, **kw)} * INTERVAL '1 second')"
+    since = _postgresql_now(element, compiler) if element.since is None else compiler.process(element.since, **kw)
+    return f"({since} + {compiler.process(element.seconds, **kw)} * INTERVAL '1 second')"
 
 
 @compiles(earlier_of, "postgresql")
@@ -171,7 +173,8 @@ def _sqlite_seconds_from_now(element: Any, compiler: Any, **kw: Any) -> str:
 @compiles(later, "sqlite")
 def _sqlite_later(element: Any, compiler: Any, **kw: Any) -> str:
     clock = f"COALESCE({_clock(compiler)}, 'now')"
-    return f"strftime({_SQLITE_FORMAT}, {clock}, {compiler.process(element.seconds, **kw)} || ' seconds')"
+    since = clock if element.since is None else compiler.process(element.since, **kw)
+    return f"strftime({_SQLITE_FORMAT}, {since}, {compiler.process(element.seconds, **kw)} || ' seconds')"
 
 
 @compiles(earlier_of, "sqlite")

@@ -112,6 +112,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "name", name="task_effect_pkey"),
     )
     op.create_table(
+        "task_rate",
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("type", sa.String(255), nullable=False),
+        sa.Column("last_slot_at", moment, nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "type", name="task_rate_pkey"),
+    )
+    op.create_table(
         "task_worker",
         sa.Column("id", sa.String(64), nullable=False),
         sa.Column("namespace", sa.String(255), nullable=False),

@@ -123,7 +123,5 @@ def _meaning(error: BaseException) -> Outcome:
     if isinstance(error, Terminated):
         return Cancelled("terminate")
     if isinstance(error, TimeLimitExceeded):
-        return Lost(
-            lost_fault("time_limit", f"the hard time limit of {error.args[0] if error.args else '?'} s was reached")
-        )
+        return Lost(lost_fault("time_limit", f"the hard time limit of {error.args[0]:.1f} s was reached"))
     return Lost(lost_fault("worker_lost", str(error) or type(error).__name__))

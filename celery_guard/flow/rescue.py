@@ -155,6 +155,7 @@ def settle_for_child(
     if claimed is None and isinstance(outcome, Lost) and _never_claimed(guard, run_id, attempts_before):
         claimed = guard.runs.claim(run_id, token, worker_id=guard.worker_id, fingerprint=None)
     if claimed is None:
+        guard.runs.tell_soon(run_id, token)  # it was settled, and its child may not have told Celery
         return None
     settings = task_settings(task)
     return settle(guard, task.name, settings, claimed.claim, outcome, now=claimed.now, owed=True, lease=0.0)

@@ -11,6 +11,7 @@ from celery import Task, states
 from celery.exceptions import Reject, Retry as CeleryRetry
 from celery.utils.functional import maybe_list
 
+from celery_guard.core.faults import Classifier
 from celery_guard.errors import GuardError, StoreUnavailable
 from celery_guard.flow.binding import FIXED, is_guarded, is_last_call, put_under_guard
 from celery_guard.flow.context import ancestor_of, tracing
@@ -72,6 +73,9 @@ class GuardedTask(Task):  # type: ignore[misc]
     retryable: ClassVar[tuple[type[BaseException], ...]] = ()
     #: Exceptions that a repeat can't help against; asked before ``retryable``.
     non_retryable: ClassVar[tuple[type[BaseException], ...]] = ()
+
+    #: What the task makes of an error: a callable that returns a category, a fault, or None for "ask the next rule".
+    classify: ClassVar[Classifier | None] = None
 
     _guard_tells_started: ClassVar[bool] = False
 

@@ -229,6 +229,10 @@ class RunStore:
         state, reason, result, last_error, error_type = rows[0]
         return Ending(State(state), Reason(reason), result, last_error, error_type)
 
+    def tell_soon(self, run_id: str, token: str) -> bool:
+        """Make an owed ending due at once: the child that settled it can't tell it any more."""
+        return bool(self.database.execute(sql.TELL_SOON, id=run_id, token=token).touched)
+
     def told(self, run_id: str) -> bool:
         """Celery knows the ending: nothing is owed any more."""
         return bool(self.database.execute(sql.TOLD, id=run_id).touched)

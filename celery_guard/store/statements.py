@@ -550,6 +550,15 @@ TAKE_ENDING = Statement(
     )
 )
 
+#: Make due an ending whose teller is gone.
+TELL_SOON = Statement(
+    lambda: (
+        update(task_run)
+        .where(_THIS, RUN.claim_token == bindparam("token"), RUN.owed)
+        .values(publish_at=now(), publishes=0)
+    )
+)
+
 #: Nothing is owed any more.
 TOLD = Statement(lambda: update(task_run).where(_THIS, RUN.owed).values(owed=_FALSE, publish_at=None))
 

@@ -25,7 +25,7 @@ from celery_guard.flow import codec, softlimit
 from celery_guard.flow.context import CurrentRun, entered
 from celery_guard.flow.guard import Guard
 from celery_guard.flow.held import Held
-from celery_guard.flow.judge import judge
+from celery_guard.flow.judge import judge, tell_trouble
 from celery_guard.flow.watchdog import watched
 from celery_guard.observe.logs import logger
 from celery_guard.settings import TaskSettings
@@ -133,7 +133,9 @@ def _classified(attempt: Attempt, error: BaseException) -> Classification:
         return Classification(Category.RETRYABLE if error.requeue else Category.NON_RETRYABLE, "celery_reject")
     if isinstance(error, SoftTimeLimitExceeded):
         return Classification(Category.RETRYABLE, "time_limit")
-    return judge(attempt.task, error, attempt.run.now())
+    found = judge(attempt.task, error, attempt.run.now())
+    tell_trouble(attempt.task, error, found)
+    return found
 
 
 def _asked_delay(attempt: Attempt, error: Any) -> timedelta | None:

@@ -9,12 +9,12 @@ from celery_guard.core.faults import Category, Classification, classify
 from celery_guard.flow.guard import guard_of
 from celery_guard.observe.logs import logger
 
-__all__ = ["judge"]
+__all__ = ["judge", "tell_trouble"]
 
 
 def judge(task: Any, error: BaseException, now: datetime) -> Classification:
     """Classify an error that left the body of a task."""
-    found = classify(
+    return classify(
         error,
         now=now,
         retryable=tuple(task.retryable),
@@ -22,11 +22,14 @@ def judge(task: Any, error: BaseException, now: datetime) -> Classification:
         classifier=getattr(type(task), "classify", None),  # a plain function on the class, not a method
         configured=guard_of(task.app).settings.configured,
     )
+
+
+def tell_trouble(task: Any, error: BaseException, found: Classification) -> None:
+    """Log what a classification leaves for people to do: a classifier that failed, a class that no rule knows."""
     if found.trouble is not None:
         logger.error("%s: classifying %s: %s", task.name, type(error).__qualname__, found.trouble)
     if found.category is Category.UNKNOWN:
         _warn_once(task, type(error))
-    return found
 
 
 def _warn_once(task: Any, kind: type[BaseException]) -> None:
@@ -34,8 +37,8 @@ def _warn_once(task: Any, kind: type[BaseException]) -> None:
     if (task.name, kind) not in _warned:
         _warned.add((task.name, kind))
         logger.warning(
-            "%s: no rule knows %s.%s, so only guard_unknown_max_attempts of them are allowed; declare it in retryable= or"
-            " non_retryable= of the task, or in guard_retryable_errors or guard_non_retryable_errors",
+            "%s: no rule knows %s.%s, so only guard_unknown_max_attempts of them are allowed; declare it in retryable="
+            " or non_retryable= of the task, or in guard_retryable_errors or guard_non_retryable_errors",
             task.name,
             kind.__module__,
             kind.__qualname__,

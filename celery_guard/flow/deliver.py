@@ -20,7 +20,7 @@ from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.flow.publish import header_of
 from celery_guard.flow.settle import TELLING_LEASE, ending_error
 from celery_guard.observe.logs import log_settlement, logger
-from celery_guard.store.records import Ending, TaskRun
+from celery_guard.store.records import TaskRun
 
 __all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending"]
 
@@ -67,9 +67,12 @@ def deliver(guard: Guard, task: Any, request: Any, delivery: Delivery) -> Any:
         raise Ignore("nothing is owed, or another message tells this ending")
     if ending.state is State.CANCELLED:
         _tell_cancelled(guard, task, request)
+    if ending.state is State.SUCCEEDED and ending.result is None:
+        mark_ending(request, State.FAILED, owed=True)
+        raise ResultNotKept("the run that this one is the same as had a result larger than guard_result_max_bytes")
     mark_ending(request, ending.state, owed=True)
     if ending.state is State.SUCCEEDED:
-        return _result(ending, task)
+        return codec.decode(ending.result or "null", task.app.conf.result_serializer)
     if ending.state is State.FAILED and ending.result:
         raise task.backend.exception_to_python(json.loads(ending.result))
     raise ending_error(ending.reason, ending.last_error)
@@ -93,12 +96,6 @@ def follow_up_is_through(task: Any, state: str) -> None:
     traced = tracing(task.request)
     if traced is not None and traced.owed and traced.ending == state:
         guard_of(task.app).runs.told(task.request.id)
-
-
-def _result(ending: Ending, task: Any) -> Any:
-    if ending.result is None:
-        raise ResultNotKept("the run that this one is the same as had a result larger than guard_result_max_bytes")
-    return codec.decode(ending.result, task.app.conf.result_serializer)
 
 
 def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None:

@@ -185,6 +185,69 @@ class RabbitMQ:
         return subprocess.run([*self.ctl, "-q", *words], env=self.env, capture_output=True, timeout=60).returncode == 0
 
 
+class PrivateRabbitMQ(RabbitMQ):
+    """A RabbitMQ of our own, to be stopped, killed and frozen; what is durable outlives a restart.
+
+    Raises:
+        MissingServer: its programs are not on this machine.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        programs = _rabbitmq_programs()
+        self.port, home = free_port(), folder / "rabbitmq"
+        home.mkdir()
+        (home / "plugins").write_text("[].\n")
+        env = {
+            "HOME": str(home),
+            "RABBITMQ_NODENAME": f"guard{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_LOG_BASE": str(home / "log"),
+            "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
+            "RABBITMQ_PID_FILE": str(home / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+            "RABBITMQ_CONFIG_FILE": str(home / "none"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+        }
+        ctl = [str(programs / "rabbitmqctl")]
+        super().__init__(f"amqp://guest:guest@127.0.0.1:{self.port}", ctl=ctl, env=env)
+        self.process = Process([str(programs / "rabbitmq-server")], name="rabbitmq", folder=home, env=env)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.process.start()
+        self.process.wait_until(lambda: listens(self.port) and self.answers(), within=90)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.destroy()
+
+
+class PrivateRedis:
+    """A Redis of our own that keeps everything in memory, to be killed and frozen.
+
+    Raises:
+        MissingServer: there is no program for it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        command = [_redis_program(), "--bind", "127.0.0.1", "--port", str(self.port)]
+        self.process = Process([*command, "--save", "", "--appendonly", "no"], name="redis", folder=folder)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.process.start()
+        self.process.wait_until(lambda: listens(self.port), within=15)
+
+    def kill(self) -> None:
+        """End it; what it held is gone."""
+        self.process.destroy()
+
+
 def name_of(url: str) -> str:
     """Return the name of a database."""
     return make_url(url).database or "postgres"
@@ -229,15 +292,12 @@ def redis_database(folder: Path) -> Iterator[str]:
         with _free_redis_database(server.rstrip("/")) as url:
             yield url
     else:
-        port = free_port()
-        command = [_redis_program(), "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
-        process = Process(command, name="redis", folder=folder)
-        process.start()
+        private = PrivateRedis(folder)
         try:
-            process.wait_until(lambda: listens(port), within=15)
-            yield f"redis://127.0.0.1:{port}/0"
+            private.start()
+            yield private.url
         finally:
-            process.destroy()
+            private.kill()
 
 
 @contextmanager
@@ -253,32 +313,12 @@ def rabbitmq(folder: Path) -> Iterator[RabbitMQ]:
     if found is not None:
         yield found
         return
-    programs = _rabbitmq_programs()
-    port, home = free_port(), folder / "rabbitmq"
-    home.mkdir()
-    (home / "plugins").write_text("[].\n")
-    env = {
-        "HOME": str(home),
-        "RABBITMQ_NODENAME": f"guard{port}@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_LOGS": "-",
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
-        "RABBITMQ_PID_FILE": str(home / "pid"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
-        "RABBITMQ_CONFIG_FILE": str(home / "none"),
-        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-    }
-    server = RabbitMQ(f"amqp://guest:guest@127.0.0.1:{port}", ctl=[str(programs / "rabbitmqctl")], env=env)
-    process = Process([str(programs / "rabbitmq-server")], name="rabbitmq", folder=home, env=env)
-    process.start()
+    private = PrivateRabbitMQ(folder)
     try:
-        process.wait_until(lambda: listens(port) and server.answers(), within=90)
-        yield server
+        private.start()
+        yield private
     finally:
-        process.destroy()
+        private.kill()
 
 
 def _first_answering(kind: Callable[[str], Server], variable: str, default: str, port: int) -> Server | None:

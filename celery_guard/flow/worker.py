@@ -25,12 +25,16 @@ from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
 from celery_guard.observe.logs import logger
+from celery_guard.store.forking import ForkGate
 from celery_guard.store.workers import Beat
 
 __all__ = ["GuardStep", "Keeper"]
 
 #: How long a worker waits for its database when it starts, in seconds.
 BOOT_PATIENCE = 60.0
+
+#: How long the fork of a pool child waits for our threads, in seconds.
+FORK_PATIENCE = 1.0
 
 #: How often old runs of one terminal state are pruned, in seconds.
 PRUNE_EVERY = 15.0
@@ -75,6 +79,7 @@ class Keeper:
         self._inbox: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()
         self._unsettled: list[HandedOver] = []
         self._stopping = threading.Event()
+        self._beating, self._keeping = (ForkGate(patience=FORK_PATIENCE) for _ in range(2))
         self._missed_a_beat = threading.Event()
         self._beats: list[Beat] = []
         self._revoked = 0
@@ -143,7 +148,8 @@ class Keeper:
         interval = self.guard.settings.heartbeat_interval.total_seconds()
         while not self._stopping.wait(interval):
             try:
-                self._beat()
+                with self._beating:
+                    self._beat()
             except Exception as error:  # the beat must go on, whatever happens to one of them
                 self._missed_a_beat.set()
                 logger.warning("a beat failed: %s", error)
@@ -154,9 +160,10 @@ class Keeper:
         while not self._stopping.is_set():
             self._receive(until=next_tick)
             try:
-                self._settle_handed_over()
-                if time.monotonic() >= next_tick and not self._stopping.is_set():
-                    self._tick()
+                with self._keeping:
+                    self._settle_handed_over()
+                    if time.monotonic() >= next_tick and not self._stopping.is_set():
+                        self._tick()
             except StoreUnavailable as away:
                 self._missed_a_beat.set()
                 logger.warning("the store is away: %s", away)
@@ -222,7 +229,9 @@ class Keeper:
         known = {request.token: request for request in requests}
         busy = [token for token, request in known.items() if request.time_start and not request.is_delivery]
         for token in self._rescuer.audit(known, busy):
-            self._stopper.stop(known[token])
+            _, holder = self.guard.runs.holder(known[token].id)
+            if holder != token:  # else its child has ended the attempt itself, and is busy with what follows
+                self._stopper.stop(known[token])
 
     def _look_for_lost(self) -> None:
         """Look for lost messages, in one worker of all, so that nothing is taken for lost twice."""

@@ -1,7 +1,8 @@
-"""No SQLite connection is open while the process forks.
+"""No thread of ours is in the middle of something while the process forks.
 
-SQLite keeps the lock state of a file per process, and a fork copies it: a child forked while another thread was writing
-would see the database locked for good, whatever connections it opens itself.
+A fork copies locks as they are, held by threads that do not exist in the child. SQLite keeps the lock state of a file
+per process, so a child forked while another thread was writing would see the database locked for good; libraries hold
+locks of their own while they connect or compute a cached property.
 """
 
 from __future__ import annotations
@@ -15,21 +16,26 @@ __all__ = ["ForkGate"]
 
 _gates: WeakSet[ForkGate] = WeakSet()
 
-#: How long a fork waits for a statement of another thread, in seconds.
-_PATIENCE = 20.0
-
 
 class ForkGate:
-    """A lock that statements hold, and a fork waits for.
+    """A lock that a thread's work holds, and a fork waits for.
 
     Args:
-        close: closes the connections of this process.
+        close: closes what must not be open across a fork.
+        patience: how long a fork waits, in seconds; then it goes on regardless.
     """
 
-    def __init__(self, close: Callable[[], None]) -> None:
+    def __init__(self, close: Callable[[], None] | None = None, patience: float = 20.0) -> None:
         self._lock = threading.RLock()
         self._close = close
+        self._patience = patience
+        self._held = False
         _gates.add(self)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether work that holds another gate may wait for this one, which is then to be closed last."""
+        return self._close is not None
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -38,13 +44,13 @@ class ForkGate:
         self._lock.release()
 
     def before_fork(self) -> None:
-        """Wait for the statement that runs, and close the connections."""
-        self._held = self._lock.acquire(timeout=_PATIENCE)
-        if self._held:
+        """Wait for the work that runs."""
+        self._held = self._lock.acquire(timeout=self._patience)
+        if self._held and self._close is not None:
             self._close()
 
     def after_fork_in_parent(self) -> None:
-        """Let statements run again."""
+        """Let the work go on."""
         if self._held:
             self._lock.release()
 
@@ -55,7 +61,7 @@ class ForkGate:
 
 def _for_all(step: Callable[[ForkGate], None]) -> Callable[[], None]:
     def take() -> None:
-        for gate in list(_gates):
+        for gate in sorted(_gates, key=lambda gate: gate.is_inner):
             step(gate)
 
     return take

@@ -12,6 +12,7 @@ from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import Reason, State
 
 __all__ = [
+    "CELERY_RETRY",
     "Cancelled",
     "Claim",
     "Delays",
@@ -32,6 +33,9 @@ __all__ = [
 
 #: The longest that an error may ask to wait, and the most that is added to it.
 LONGEST_ASKED, MOST_ADDED = timedelta(days=1), timedelta(seconds=30)
+
+#: The rule of Celery's ``self.retry()``: a body that names a countdown or an eta gets exactly that.
+CELERY_RETRY = "celery_retry"
 
 #: How often a run may be put off.
 MOST_SNOOZES = 1_000
@@ -80,6 +84,8 @@ class Policy:
             rng: where chance comes from.
             left: the time to the deadline.
         """
+        if fault.retry_after is not None and fault.rule == CELERY_RETRY:
+            return max(fault.retry_after, timedelta(0))
         if fault.retry_after is not None:
             return _asked(fault.retry_after, left, rng)
         return self.backoff.delay(attempt, rng)

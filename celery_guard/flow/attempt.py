@@ -95,12 +95,14 @@ def _owes(request: Any) -> bool:
 
 def _settle(attempt: Attempt, executed: Executed) -> Settlement:
     claim = attempt.claimed.claim
-    if isinstance(executed.error, AskedRetry):
-        claim = executed.error.narrowed(claim)
-        executed.error.rewrite(attempt.task, attempt.guard, claim)
+    asked = executed.error if isinstance(executed.error, AskedRetry) else None
+    if asked is not None:
+        claim = asked.narrowed(claim)
     owes = attempt.held.owes and not isinstance(executed.error, Ignore)
 
     def write() -> Settlement | None:
+        if asked is not None:
+            asked.rewrite(attempt.guard, claim)
         return settle(
             attempt.guard,
             attempt.task.name,

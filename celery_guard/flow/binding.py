@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import getattr_static
 from typing import Any
 
 from celery import Task
@@ -73,7 +74,7 @@ def _refuse_the_opposite(cls: type) -> None:
 
 def _wrap(cls: Any) -> None:
     """Put the guard around the final class, so that a user's own ``__call__`` can't go past the claim."""
-    plain, before_start, after_return = map(_unwrapped, (cls.__call__, cls.before_start, cls.after_return))
+    plain, before_start, after_return = (_own(cls, name) for name in ("__call__", "before_start", "after_return"))
 
     @wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,44 +83,50 @@ def _wrap(cls: Any) -> None:
             return _plainly(self, plain, args, kwargs)
         if tracing(request) is not None:
             return plain(self, *args, **kwargs)
-        return execute(self, plain, before_start.__get__(self), args, kwargs)
+        return execute(self, plain, _bound(before_start, self), args, kwargs)
 
     @wraps(before_start)
     def deferred(self: Any, task_id: str, args: Any, kwargs: Any) -> None:
         """Wait for the claim: the attempt calls the user's own, which may call that of a bound parent."""
         if tracing(self.request) is not None:
-            before_start(self, task_id, args, kwargs)
+            _bound(before_start, self)(task_id, args, kwargs)
 
     @wraps(after_return)
     def returned(self: Any, status: str, *args: Any, **kwargs: Any) -> None:
         follow_up_is_through(self, status)
-        after_return(self, status, *args, **kwargs)
+        _bound(after_return, self)(status, *args, **kwargs)
 
     for outer, inner in ((call, plain), (deferred, before_start), (returned, after_return)):
         setattr(outer, _INNER, inner)
     cls.__call__, cls.before_start, cls.after_return = call, deferred, returned
-    cls.on_failure, cls.on_retry = _harmless(cls.on_failure), _harmless(cls.on_retry)
+    cls.on_failure, cls.on_retry = _harmless(cls, "on_failure"), _harmless(cls, "on_retry")
 
 
-def _harmless(hook: Any) -> Any:
+def _harmless(cls: Any, name: str) -> Any:
     """Log what a user's hook raises: the tracer would tell a second ending. An eager caller sees it, as in Celery."""
-    hook = _unwrapped(hook)
+    hook = _own(cls, name)
 
     @wraps(hook)
     def call(self: Any, exc: Any, task_id: str, *args: Any) -> None:
         try:
-            hook(self, exc, task_id, *args)
+            _bound(hook, self)(exc, task_id, *args)
         except Exception:
             if self.request.is_eager:
                 raise
-            logger.exception("%s[%s] %s raised", self.name, task_id, hook.__name__)
+            logger.exception("%s[%s] %s raised", self.name, task_id, name)
 
     setattr(call, _INNER, hook)
     return call
 
 
-def _unwrapped(method: Any) -> Any:
-    return getattr(method, _INNER, method)
+def _own(cls: Any, name: str) -> Any:
+    """Return the user's own method as the class holds it: a function, a staticmethod, any callable."""
+    found = getattr_static(cls, name)
+    return getattr(found, _INNER, found)
+
+
+def _bound(method: Any, task: Any) -> Any:
+    return method.__get__(task, type(task)) if hasattr(method, "__get__") else method
 
 
 def _plainly(task: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:

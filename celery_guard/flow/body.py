@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject, Retry as CeleryRetry, SoftTimeLimi
 from celery.utils.serialization import get_pickleable_exception
 from celery.utils.time import maybe_make_aware
 
-from celery_guard.core.decide import Outcome, Raised, Returned, Snoozed
+from celery_guard.core.decide import CELERY_RETRY, Outcome, Raised, Returned, Snoozed
 from celery_guard.core.faults import Category, Classification, fault_of
 from celery_guard.errors import Snooze
 from celery_guard.flow import codec, softlimit
@@ -128,7 +128,7 @@ def _failed(attempt: Attempt, error: BaseException, found: Classification) -> Ex
 
 def _classified(attempt: Attempt, error: BaseException) -> Classification:
     if isinstance(error, CeleryRetry):
-        return Classification(Category.RETRYABLE, "celery_retry", _asked_delay(attempt, error))
+        return Classification(Category.RETRYABLE, CELERY_RETRY, _asked_delay(attempt, error))
     if isinstance(error, Reject):
         return Classification(Category.RETRYABLE if error.requeue else Category.NON_RETRYABLE, "celery_reject")
     if isinstance(error, SoftTimeLimitExceeded):
@@ -143,13 +143,19 @@ def _asked_delay(attempt: Attempt, error: Any) -> timedelta | None:
     if isinstance(when, datetime):
         moment: datetime = maybe_make_aware(when, attempt.task.app.timezone)
         return max(moment - attempt.run.now(), timedelta(0))
-    return timedelta(seconds=when) if when is not None else None
+    try:
+        return timedelta(seconds=when) if when is not None else None
+    except (TypeError, ValueError, OverflowError):  # a body that raises Celery's Retry itself may say anything
+        return None
 
 
 def _encoded_error(attempt: Attempt, error: BaseException) -> str | None:
     """Keep a permanent error as Celery's backends do, so that it can be raised again as itself."""
-    prepared = attempt.task.backend.prepare_exception(get_pickleable_exception(error), "json")
-    encoded = json.dumps(prepared, default=repr)
+    try:
+        prepared = attempt.task.backend.prepare_exception(get_pickleable_exception(error), "json")
+        encoded = json.dumps(prepared, default=repr)
+    except Exception:  # its arguments may be anything; its text is kept all the same
+        return None
     return encoded if attempt.held.owes or len(encoded) <= attempt.settings.result_max_bytes else None
 
 

@@ -158,7 +158,17 @@ def settle_for_child(
         guard.runs.tell_soon(run_id, token)  # it was settled, and its child may not have told Celery
         return None
     settings = task_settings(task)
-    return settle(guard, task.name, settings, claimed.claim, outcome, now=claimed.now, owed=True, lease=0.0)
+    return settle(
+        guard,
+        task.name,
+        settings,
+        claimed.claim,
+        outcome,
+        now=claimed.now,
+        owed=True,
+        lease=0.0,
+        successor=secrets.token_hex(8),  # the child must not take this ending for its own
+    )
 
 
 def _never_claimed(guard: Guard, run_id: str, attempts_before: int | None) -> bool:

@@ -139,25 +139,27 @@ def submit(draft: Draft, runs: RunStore) -> Submitted:
         RunExists: the explicit id belongs to another run.
         StoreUnavailable: the database can't be reached; nothing was stored.
     """
-    run = draft.run
+    run, ttl = draft.run, task_settings(draft.task).idempotency_ttl
     for _ in range(10):
         submitted = runs.submit(run)
         if submitted is not None:
             return submitted
-        taken = runs.taken_by(run)
+        taken = runs.taken_by(run, ttl)
         if taken is None:
             _refuse_what_is_late(run, runs)
         elif taken.id == run.id:
             return runs.move_in(run) or _same_id(draft, taken)
-        elif taken.fingerprint != run.fingerprint and not _is_free(draft, taken, runs):
+        elif taken.outlived_its_key:
+            runs.free_key(taken.id, ttl)
+        elif taken.fingerprint != run.fingerprint:
             raise IdempotencyConflict(
                 f"{run.type}: the idempotency key {run.idempotency_key!r} was used by the run {taken.id}"
                 " with other arguments"
             )
-        elif _may_run_again(draft, taken) and runs.free_key(taken.id, timedelta(0)):
-            run = replace(run, redrive_of=taken.id)
-        elif not _is_free(draft, taken, runs):
+        elif not _may_run_again(draft, taken):
             return _follower(run, taken, runs) if draft.has_own_id else taken
+        elif runs.free_key(taken.id, timedelta(0)):
+            run = replace(run, redrive_of=taken.id)
     raise StoreUnavailable(f"{run.type}: other submissions with the key {run.idempotency_key!r} kept coming and going")
 
 
@@ -268,8 +270,9 @@ def _refuse_what_is_late(run: NewRun, runs: RunStore) -> None:
             "failed_due_deadline", f"the deadline {run.deadline_at} has passed already; nothing was submitted"
         )
     deadline_at = min(run.deadline_at, clock + timedelta(seconds=run.deadline_after))
-    if run.delay_until is not None and run.delay_until >= deadline_at:
-        raise InvalidOption(f"an eta of {run.delay_until} is not before the deadline, {deadline_at}")
+    starts_at = run.delay_until or clock + timedelta(seconds=run.delay_for or 0)
+    if starts_at >= deadline_at:
+        raise InvalidOption(f"a start at {starts_at} is not before the deadline, {deadline_at}")
 
 
 def _same_id(draft: Draft, taken: Submitted) -> Submitted:
@@ -281,11 +284,6 @@ def _same_id(draft: Draft, taken: Submitted) -> Submitted:
     raise RunExists(
         f"the id {run.id!r} belongs to a run of {taken.type} that is {taken.state}; leave task_id out to get a new one"
     )
-
-
-def _is_free(draft: Draft, taken: Submitted, runs: RunStore) -> bool:
-    """Whether the key was kept for long enough after the end of its run, and is now nobody's."""
-    return taken.state in TERMINAL and runs.free_key(taken.id, task_settings(draft.task).idempotency_ttl)
 
 
 def _may_run_again(draft: Draft, taken: Submitted) -> bool:

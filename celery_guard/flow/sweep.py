@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 from celery_guard.core.decide import Expired, Finish
 from celery_guard.core.states import TERMINAL, Reason, State
-from celery_guard.flow.guard import Guard
+from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.rescue import settle_from_outside
 from celery_guard.observe.logs import logger
 
@@ -54,8 +55,14 @@ class Sweeper:
         state = self._states.pop(0)
         self._states.append(state)
         until = time.monotonic() + PRUNE_ROUND
-        age, key_age = self.guard.settings.retention[state.value], self.guard.settings.task.idempotency_ttl
+        age, key_age = self.guard.settings.retention[state.value], self._longest_ttl()
         while self.guard.runs.prune(state, age, key_age, limit=PRUNE_BATCH) == PRUNE_BATCH:
             if time.monotonic() >= until:
                 return True
         return False
+
+    def _longest_ttl(self) -> timedelta:
+        """Return how long a key may be kept: a task may keep its own for longer than the others."""
+        guarded = [task for task in self.guard.app.tasks.values() if "_guard_bound" in type(task).__dict__]
+        own = [task_settings(task).idempotency_ttl for task in guarded]
+        return max([self.guard.settings.task.idempotency_ttl, *own])

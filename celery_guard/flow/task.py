@@ -19,7 +19,7 @@ from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.publish import HEADER, message_header
 from celery_guard.flow.replace import hand_over_row
 from celery_guard.flow.result import EagerRun, GuardedResult
-from celery_guard.flow.retry import AskedRetry
+from celery_guard.flow.retry import asked_retry
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.submit import (
     Draft,
@@ -177,7 +177,9 @@ class GuardedTask(Task):  # type: ignore[misc]
         deadline: Any = None,
         max_attempts: Any = None,
         idempotency_key: Any = None,
+        idempotency_scope: Any = None,
         meta: Any = None,
+        inherit_deadline: bool = True,
         **options: Any,
     ) -> Any:
         """Run here and now, through the same states as on a worker; waits between attempts are left out.
@@ -187,7 +189,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         """
         if not is_guarded(type(self)):
             return super().apply(args, kwargs, link, link_error, task_id, retries, throw, *positional, **options)
-        asked = Asked(deadline, max_attempts, idempotency_key, meta=meta)
+        asked = Asked(deadline, max_attempts, idempotency_key, idempotency_scope, meta, inherit_deadline)
         options.update(link=link, link_error=link_error, task_id=task_id, retries=retries, throw=throw)
         return self._apply(args, kwargs, asked, **options)
 
@@ -210,11 +212,9 @@ class GuardedTask(Task):  # type: ignore[misc]
         request = self.request
         if request.called_directly or tracing(request) is None:
             return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
-        when = eta if eta is not None else self.default_retry_delay if countdown is None else countdown
-        changes = {
-            name: value for name, value in {"args": args, "kwargs": kwargs, **options}.items() if value is not None
-        }
-        asked = AskedRetry(exc, when, max_retries, changes)
+        asked = asked_retry(
+            self, args, kwargs, exc=exc, eta=eta, countdown=countdown, max_retries=max_retries, options=options
+        )
         if throw:
             raise asked
         return asked

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.json import JSONEncoder
+from pydantic import BaseModel
 
 from celery_guard.core.deadline import Deadline, aware
 from celery_guard.core.idempotency import bound_arguments, checked_key, fingerprint
@@ -128,7 +129,7 @@ def queue_of(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> s
 
 def canonical_fingerprint(task: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
     """Return what makes two submissions the same request, however their arguments are spelt."""
-    return fingerprint(bound_arguments(codec.signature_of(task), args, kwargs), _stable)
+    return fingerprint({task.name: bound_arguments(codec.signature_of(task), args, kwargs)}, _stable)
 
 
 def _made(task: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -163,6 +164,8 @@ def _celery_moment(app: Any, value: Any, name: str) -> datetime:
 
 
 def _stable(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
     try:
         return JSONEncoder().default(value)
     except TypeError:

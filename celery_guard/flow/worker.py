@@ -39,6 +39,9 @@ FORK_PATIENCE = 1.0
 #: How often old runs of one terminal state are pruned, in seconds.
 PRUNE_EVERY = 15.0
 
+#: How long a beat may take that tells the database's clock well.
+_PROMPT = timedelta(seconds=0.1)
+
 
 class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Starts before the pool and the consumer, and stops after the pool is joined: the first step of the worker."""
@@ -142,7 +145,17 @@ class Keeper:
         clock = self.guard.workers.beat(
             self.guard.worker_id or "", host=socket.gethostname(), pid=os.getpid(), reserved=reserved_ids()
         )
-        self.clock_offset = clock - before
+        self._read_the_clock(clock, sent=before, answered=datetime.now(timezone.utc))
+
+    def _read_the_clock(self, clock: datetime, *, sent: datetime, answered: datetime) -> None:
+        """Take over what a beat says of the database's clock: too late rather than too early, by a round trip at most.
+
+        A soft limit that came before the deadline would be a fault like any other, and end in a hasty last attempt. A
+        slow answer that fits what is known says nothing new.
+        """
+        offset, uncertain = clock - answered, answered - sent
+        if uncertain < _PROMPT or not self.clock_offset - uncertain <= offset <= self.clock_offset + uncertain:
+            self.clock_offset = offset
 
     def _beat_loop(self) -> None:
         interval = self.guard.settings.heartbeat_interval.total_seconds()

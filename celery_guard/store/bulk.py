@@ -35,7 +35,7 @@ def submit_many(database: Executes, runs: Sequence[NewRun]) -> dict[str, Submitt
 
     A row whose id or key is taken, or whose deadline has passed, is left out.
     """
-    ordered = sorted(runs, key=lambda run: (run.idempotency_scope or "", run.idempotency_key or "", run.id))
+    ordered = sorted(runs, key=lambda run: (run.idempotency_scope or "", run.idempotency_key or ""))
     by_id = {run.id: run for run in runs}
     done = database.execute(_SUBMIT_MANY, rows=json.dumps([_document(run) for run in ordered]))
     return {

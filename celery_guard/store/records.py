@@ -104,6 +104,8 @@ class Submitted:
     type: str
     state: State
     waits: bool = False
+    #: Whether it ended so long ago that its key is no longer kept.
+    outlived_its_key: bool = False
 
 
 @dataclass(frozen=True)

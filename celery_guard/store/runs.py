@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
+from celery_guard.core.deadline import CENTURY
 from celery_guard.core.decide import Claim, Finish, Retry, Settlement, Wait
 from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import Reason, State
@@ -46,20 +47,22 @@ class RunStore:
         values = {**asdict(run), "state": finish.state.value, "terminal_reason": finish.reason.value}
         return bool(self.database.execute(sql.SUBMIT_FINISHED, **values, **_fault_values(finish.fault)).touched)
 
-    def taken_by(self, run: NewRun) -> Submitted | None:
-        """Return the row that has this id, or this key."""
+    def taken_by(self, run: NewRun, ttl: timedelta = CENTURY) -> Submitted | None:
+        """Return the row that has this id, or else this key, which is kept for a time after the end."""
         found = self.database.execute(
             sql.TAKEN_BY,
             id=run.id,
             namespace=run.namespace,
             idempotency_scope=run.idempotency_scope,
             idempotency_key=run.idempotency_key,
+            ago=-ttl.total_seconds(),
         ).rows
         if not found:
             return None
-        id_, deadline_at, fingerprint, type_, state = found[0]
+        id_, deadline_at, fingerprint, type_, state, outlived = found[0]
         submitted_with, _, _ = fingerprint.partition("/")  # a retry with other arguments writes its own behind
-        return Submitted(id_, False, parse_moment(deadline_at), submitted_with, type_, State(state))
+        deadline_at = parse_moment(deadline_at)
+        return Submitted(id_, False, deadline_at, submitted_with, type_, State(state), outlived_its_key=bool(outlived))
 
     def free_key(self, run_id: str, ttl: timedelta) -> bool:
         """Take its key from a run that ended longer ago than the key is kept."""
@@ -113,7 +116,7 @@ class RunStore:
             done = self.database.execute(sql.SUCCEED, **values)
         else:
             done = self._settle_with_history({**values, **_settlement_values(settlement)})
-        return bool(done.touched) or (done.repeated and self._ended_by(claim, settlement, values["successor"]))
+        return bool(done.touched) or self._ended_by(claim, settlement, values["successor"])
 
     def finish_waiting(self, run_id: str, settlement: Finish, *, token: str) -> bool:
         """End a run that is not running: cancelled, or dead before its next attempt."""
@@ -162,7 +165,7 @@ class RunStore:
     def take_due(self, *, limit: int, lease: float) -> list[Due]:
         """Take rows to publish, earliest first, disjoint from what others take, and lease them."""
         done = self.database.execute(sql.TAKE_DUE, namespace=self.namespace, limit=limit, lease=lease)
-        return [_due(row) for row in done.rows]
+        return sorted((_due(row) for row in done.rows), key=lambda due: due.id)  # ids sort by time
 
     def suspects(self) -> dict[str, int]:
         """Return how many published and unclaimed rows outlived their lease, by queue."""
@@ -257,9 +260,9 @@ class RunStore:
         rows = self.database.execute(sql.PAYLOAD, id=run_id).rows
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def rewrite(self, claim: Claim, *, payload: str, options: str, fingerprint: str) -> bool:
+    def rewrite(self, claim: Claim, *, payload: str, options: str, fingerprint: str, queue: str | None = None) -> bool:
         """Give the run other arguments or options for its next attempt."""
-        values = {"payload": payload, "options": options, "fingerprint": fingerprint}
+        values = {"payload": payload, "options": options, "fingerprint": fingerprint, "queue": queue}
         return bool(self.database.execute(sql.REWRITE, id=claim.run_id, token=claim.token, **values).touched)
 
     def _snooze(self, claim: Claim, wait: Wait) -> Done:

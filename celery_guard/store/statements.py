@@ -294,10 +294,17 @@ SUBMIT = Statement(_submit)
 #: Write a row that is over before it began.
 SUBMIT_FINISHED = Statement(_submit_finished)
 
-#: Read the row that has this id, or this key.
+#: Read the row that has this id, or else this key.
 TAKEN_BY = Statement(
     lambda: (
-        select(RUN.id, RUN.deadline_at, RUN.fingerprint, RUN.type, RUN.state)
+        select(
+            RUN.id,
+            RUN.deadline_at,
+            RUN.fingerprint,
+            RUN.type,
+            RUN.state,
+            and_(RUN.finished_at.is_not(None), RUN.finished_at <= seconds_from_now("ago")).label("outlived"),
+        )
         .where(
             or_(
                 _THIS,
@@ -308,6 +315,7 @@ TAKEN_BY = Statement(
                 ),
             )
         )
+        .order_by(case((_THIS, 0), else_=1))
         .limit(1)
     )
 )
@@ -585,6 +593,7 @@ REWRITE = Statement(
         .values(
             payload=bindparam("payload"),
             options=bindparam("options"),
+            queue=func.coalesce(_given("queue"), RUN.queue),
             fingerprint=case(
                 (RUN.idempotency_key.is_(None), _given("fingerprint")),
                 else_=func.substr(RUN.fingerprint, 1, 42)

@@ -11,6 +11,7 @@ from kombu.exceptions import ChannelError, OperationalError
 from celery_guard.flow.guard import Guard
 from celery_guard.flow.publish import fresh_lease, publish_due
 from celery_guard.observe.logs import logger
+from celery_guard.store.forking import ForkGate
 from celery_guard.store.records import Due
 from celery_guard.store.workers import Beat
 
@@ -27,6 +28,8 @@ class Dispatcher:
         self.guard = guard
         self._missing: dict[str, int] = {}
         self._broker_is_away = False
+        #: Held while this thread may hold kombu's locks, which a child would inherit: its first publish would never return.
+        self._gate = ForkGate(patience=5.0)
 
     def tick(self) -> int:
         """Publish one batch of due rows, earliest first; return how many there were."""
@@ -54,7 +57,9 @@ class Dispatcher:
                 return 0
             waiting = runs.waiting_in(queue)
             reserved = [run_id for beat in beats for run_id in beat.reserved]
-            missing = self._missing[queue] = waiting - _depth(producer, queue) - len(reserved)
+            with self._gate:
+                depth = _depth(producer, queue)
+            missing = self._missing[queue] = waiting - depth - len(reserved)
             lost = min(missing, missing_before, batch)
             if lost > 0:
                 due = runs.take_lost(queue, limit=lost, lease=fresh_lease(), reserved=reserved)
@@ -69,7 +74,8 @@ class Dispatcher:
         failed = []
         for row in due:
             try:
-                publish_due(self.guard.app, row, producer=producer)
+                with self._gate:
+                    publish_due(self.guard.app, row, producer=producer)
             except Exception as error:  # a row that can't be sent must not keep the others
                 logger.warning("%s[%s] could not be published: %r", row.type, row.id, error)
                 failed.append(row.id)
@@ -79,8 +85,14 @@ class Dispatcher:
     @contextmanager
     def _producer(self) -> Iterator[Any]:
         """Give a producer whose broker answers, else None."""
-        with self.guard.app.producer_pool.acquire(block=True, timeout=5) as producer:
-            yield producer if self._answers(producer) else None
+        with self._gate:
+            producer = self.guard.app.producer_pool.acquire(block=True, timeout=5)
+            answers = self._answers(producer)
+        try:
+            yield producer if answers else None
+        finally:
+            with self._gate:
+                producer.release()
 
     def _answers(self, producer: Any) -> bool:
         try:

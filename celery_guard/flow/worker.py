@@ -82,7 +82,7 @@ class Keeper:
         self._inbox: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()
         self._unsettled: list[HandedOver] = []
         self._stopping = threading.Event()
-        self._beating, self._keeping = (ForkGate(patience=FORK_PATIENCE) for _ in range(2))
+        self._beating, self._keeping = (ForkGate(patience=FORK_PATIENCE, is_outer=True) for _ in range(2))
         self._missed_a_beat = threading.Event()
         self._beats: list[Beat] = []
         self._revoked = 0

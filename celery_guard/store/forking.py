@@ -23,19 +23,18 @@ class ForkGate:
     Args:
         close: closes what must not be open across a fork.
         patience: how long a fork waits, in seconds; then it goes on regardless.
+        is_outer: whether work that holds this gate may wait for others, which a fork then passes after this one.
     """
 
-    def __init__(self, close: Callable[[], None] | None = None, patience: float = 20.0) -> None:
+    def __init__(
+        self, close: Callable[[], None] | None = None, patience: float = 20.0, *, is_outer: bool = False
+    ) -> None:
         self._lock = threading.RLock()
         self._close = close
         self._patience = patience
         self._held = False
+        self.rank = 0 if is_outer else 1
         _gates.add(self)
-
-    @property
-    def is_inner(self) -> bool:
-        """Whether work that holds another gate may wait for this one, which is then to be closed last."""
-        return self._close is not None
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -61,7 +60,7 @@ class ForkGate:
 
 def _for_all(step: Callable[[ForkGate], None]) -> Callable[[], None]:
     def take() -> None:
-        for gate in sorted(_gates, key=lambda gate: gate.is_inner):
+        for gate in sorted(_gates, key=lambda gate: gate.rank):
             step(gate)
 
     return take

@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PYTEST_ARGS ?=
+CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs clean
+.PHONY: help demo test check docs chaos clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +16,9 @@ demo: $(VENV)/.demo  ## Run the example project on one real worker; KEEP=1 leave
 
 test: $(VENV)/.test  ## Run all tests; servers that do not listen are started where their programs exist.
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+chaos: $(VENV)/.test  ## Kill, freeze and restart everything around real work; CHAOS_ARGS="--runs 1000 --broker redis".
+	$(BIN)/python -m tests.chaos.run $(CHAOS_ARGS)
 
 check: $(VENV)/.check  ## Check format, lint, types, import contracts and docs.
 	$(BIN)/ruff format --check .

@@ -28,7 +28,7 @@ class Dispatcher:
         self.guard = guard
         self._missing: dict[str, int] = {}
         self._broker_is_away = False
-        #: Held while this thread may hold kombu's locks, which a child would inherit: its first publish would never return.
+        #: Held while this thread may hold kombu's locks: a child forked then would wait for them for ever.
         self._gate = ForkGate(patience=5.0)
 
     def tick(self) -> int:

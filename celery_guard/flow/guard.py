@@ -25,6 +25,8 @@ __all__ = ["Guard", "guard_of", "task_settings"]
 
 _ATTRIBUTE = "_celery_guard"
 
+_NO_WISH = object()
+
 
 class Guard:
     """What celery_guard knows of one app in this process."""
@@ -109,8 +111,9 @@ def task_settings(task: Any) -> TaskSettings:
 
 def _own_attributes(cls: Any) -> dict[str, Any]:
     own = {name: getattr(cls, name) for name in TaskSettings.model_fields if getattr(cls, name, None) is not None}
-    if "max_attempts" not in own and _sets_max_retries(cls):
-        retries = cls.max_retries
+    wished = _wished_retries(cls)
+    if "max_attempts" not in own and wished is not _NO_WISH:
+        retries = wished
         if retries is None:
             own["max_attempts"] = UNLIMITED_ATTEMPTS
         elif isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
@@ -122,9 +125,11 @@ def _own_attributes(cls: Any) -> dict[str, Any]:
     return own
 
 
-def _sets_max_retries(cls: type) -> bool:
-    """Whether the user's own classes or decorator named ``max_retries``; Celery's default of 3 is not a wish."""
-    return any("max_retries" in base.__dict__ for base in cls.__mro__ if base not in (Task, object))
+def _wished_retries(cls: Any) -> Any:
+    """Return what the user's own classes or decorator say of ``max_retries``; Celery's default of 3 is not a wish."""
+    if any("max_retries" in base.__dict__ for base in cls.__mro__ if base not in (Task, object)):
+        return cls.max_retries
+    return (getattr(cls, "retry_kwargs", None) or {}).get("max_retries", _NO_WISH)
 
 
 def _guard_keys(conf: Any) -> dict[str, Any]:

@@ -75,7 +75,14 @@ class RunStore:
 
     def claim(self, run_id: str, token: str, *, worker_id: str | None, fingerprint: str | None) -> Claimed | None:
         """Take a queued run for one attempt. None: it is not to be had; the same token gets what it already holds."""
-        done = self.database.execute(sql.CLAIM, id=run_id, token=token, worker_id=worker_id, fingerprint=fingerprint)
+        done = self.database.execute(
+            sql.CLAIM,
+            id=run_id,
+            namespace=self.namespace,
+            token=token,
+            worker_id=worker_id,
+            fingerprint=fingerprint,
+        )
         return _claimed(run_id, token, done.rows[0]) if done.rows else self.held(run_id, token)
 
     def held(self, run_id: str, token: str) -> Claimed | None:

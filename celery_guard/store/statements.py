@@ -273,7 +273,8 @@ def _publish(where: Any) -> Any:
 def _claim() -> Any:
     return (
         update(task_run)
-        .where(_THIS, _QUEUED, RUN.next_retry_at.is_(None), RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts)
+        .where(_THIS, _MINE, _QUEUED, RUN.next_retry_at.is_(None))
+        .where(RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts)
         .values(
             state=constant(State.RUNNING),
             attempt=RUN.attempt + 1,

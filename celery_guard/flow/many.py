@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,10 @@ from celery_guard.store.records import Submitted
 __all__ = ["submit_many"]
 
 #: How many rows one statement writes.
-BATCH = 500
+BATCH = 200
+
+#: How much longer than others the rows of a batch are leased, in seconds: their messages are sent one after the other.
+PUBLISHING = 15.0
 
 
 def submit_many(
@@ -28,7 +32,7 @@ def submit_many(
     meta: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Submit a run for each set of arguments, with one statement per 500 rows.
+    """Submit a run for each set of arguments, with one statement per 200 rows.
 
     Args:
         task: a guarded task.
@@ -83,7 +87,7 @@ def _draft(task: Any, args: list[Any], kwargs: dict[str, Any], options: dict[str
 def _write(task: Any, drafts: list[Draft]) -> list[Submitted]:
     """Write a batch; what met a key, an id or a deadline is looked at one by one."""
     runs = guard_of(task.app).runs
-    written = runs.submit_many([made.run for made in drafts])
+    written = runs.submit_many([replace(made.run, lease=(made.run.lease or 0) + PUBLISHING) for made in drafts])
     return [written.get(made.run.id) or submit(made, runs) for made in drafts]
 
 

@@ -21,7 +21,7 @@ __all__ = ["cancel"]
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @JSON
 @click.pass_context
-def cancel(ctx: click.Context, ids: tuple[str, ...], yes: bool, as_json: bool, **chosen: Any) -> None:
+def cancel(ctx: click.Context, /, ids: tuple[str, ...], yes: bool, as_json: bool, **chosen: Any) -> None:
     """Cancel runs. Exit code 1: one of those named is not cancelled now."""
     from dataclasses import replace
 

@@ -22,7 +22,7 @@ _AGO = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Since(click.ParamType):
+class Since(click.ParamType):  # type: ignore[type-arg]
     """A moment with its zone, or how long ago."""
 
     name = "when"
@@ -43,7 +43,7 @@ class Since(click.ParamType):
         return moment
 
 
-class Entry(click.ParamType):
+class Entry(click.ParamType):  # type: ignore[type-arg]
     """``name=value``."""
 
     name = "name=value"
@@ -56,7 +56,7 @@ class Entry(click.ParamType):
         return name, text
 
 
-class CursorText(click.ParamType):
+class CursorText(click.ParamType):  # type: ignore[type-arg]
     """Where a page ended, as the page before it said."""
 
     name = "cursor"

@@ -31,9 +31,11 @@ def prune(ctx: click.Context, as_json: bool) -> None:
             while count := _prune(guard, state):
                 deleted[state] += count
                 progress(f"{sum(deleted.values())} runs deleted")
-    finally:
-        progress("")
-        _report(guard, deleted, as_json)
+    except BaseException:  # what was done is told, also when the rest can't be
+        if any(deleted.values()):
+            _report(guard, deleted, as_json)
+        raise
+    _report(guard, deleted, as_json)
 
 
 def _prune(guard: Guard, state: State) -> int:
@@ -42,6 +44,7 @@ def _prune(guard: Guard, state: State) -> int:
 
 
 def _report(guard: Guard, deleted: dict[State, int], as_json: bool) -> None:
+    progress("")
     if as_json:
         print_json({"deleted": {state.value: count for state, count in deleted.items()}})
         return

@@ -33,7 +33,7 @@ _UNHAPPY = TERMINAL - {State.SUCCEEDED}
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @JSON
 @click.pass_context
-def redrive(ctx: click.Context, ids: tuple[str, ...], again: bool, yes: bool, as_json: bool, **chosen: Any) -> None:
+def redrive(ctx: click.Context, /, ids: tuple[str, ...], again: bool, yes: bool, as_json: bool, **chosen: Any) -> None:
     """Redrive runs. Exit code 1: one of them was not."""
     from celery_guard.errors import InvalidOption, RunNotFound
     from celery_guard.flow.redrive import redrive as redrive_run
@@ -53,8 +53,11 @@ def redrive(ctx: click.Context, ids: tuple[str, ...], again: bool, yes: bool, as
 
     try:
         one_by_one(named, work)
-    finally:  # what was done is told, also when the rest can't be
-        _report(made, refused, as_json)
+    except BaseException:  # what was done is told, also when the rest can't be
+        if made:
+            _report(made, refused, as_json)
+        raise
+    _report(made, refused, as_json)
     if refused:
         ctx.exit(1)
 

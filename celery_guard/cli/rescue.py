@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -80,13 +81,14 @@ class Round:
     def watch(self) -> Rescued:
         """Watch for as long as a worker may be silent; end what is to be ended."""
         rescued, observed, seen = Rescued(), 0.0, set[str]()
-        last = time.monotonic()
+        last: float | None = None
         while True:
             self._beat()
             rescued.expired_ended += self._sweeper.waiting() + self._sweeper.running()
             self._sweeper.followers()
             now = time.monotonic()
-            observed, last = observed + min(now - last, self._rescuer.watch.at_most), now
+            observed += 0.0 if last is None else min(now - last, self._rescuer.watch.at_most)
+            last = now
             beats = [beat for beat in self.guard.workers.alive() if beat.worker_id != self.id]
             seen |= {beat.worker_id for beat in beats}
             rescued.attempts_ended += self._rescuer.rescue(beats, monotonic=now)
@@ -103,10 +105,8 @@ class Round:
         """Be no observer any more."""
         from celery_guard.errors import StoreUnavailable
 
-        try:
+        with suppress(StoreUnavailable):  # else others will see that it beats no more
             self.guard.workers.stop(self.id)
-        except StoreUnavailable:
-            pass  # others will see that it beats no more
         self.guard.worker_id = None
 
     def _beat(self) -> None:

@@ -27,7 +27,7 @@ _COLUMNS = ("id", "state", "reason", "task", "attempt", "submitted", "ended", "d
 @click.option("--after", type=CursorText(), help="Go on where a page ended.")
 @JSON
 @click.pass_context
-def runs(ctx: click.Context, limit: int, after: Any, as_json: bool, **chosen: Any) -> None:
+def runs(ctx: click.Context, /, limit: int, after: Any, as_json: bool, **chosen: Any) -> None:
     """List a page of runs."""
     page = reports_for(guard_for(ctx)).runs(read_filter(**chosen), limit=limit, after=after)
     following = _written(page.next) if page.next else None

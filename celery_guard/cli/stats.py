@@ -50,9 +50,10 @@ def _as_json(
 ) -> dict[str, Any]:
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    for one in (*live, *ended):
-        states[one.state.value] += one.count
+    for waiting in live:
+        states[waiting.state.value] += waiting.count
     for ending in ended:
+        states[ending.state.value] += ending.count
         reasons[ending.reason.value] += ending.count
     return {
         "now": now,

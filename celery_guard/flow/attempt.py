@@ -42,10 +42,10 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
     request, guard, settings = task.request, guard_of(task.app), task_settings(task)
     traced = begin_tracing(request)
     delivery = Delivery.of(request)
-    claimed = None if delivery.ticket else _claim(guard, delivery)
+    claimed = None if delivery.ticket else _claim(guard, task, delivery)
     if claimed is None and is_foreign(guard, delivery):
         adopt(task, request)
-        claimed = _claim(guard, delivery)
+        claimed = _claim(guard, task, delivery)
     if claimed is None:
         return deliver(guard, task, request, delivery)
     attempt = _attempt(task, guard, settings, request, claimed)
@@ -58,10 +58,14 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
     return _speak(_settle(attempt, executed), executed)
 
 
-def _claim(guard: Guard, delivery: Delivery) -> Claimed | None:
+def _claim(guard: Guard, task: Any, delivery: Delivery) -> Claimed | None:
     def claim() -> Claimed | None:
         return guard.runs.claim(
-            delivery.run_id, delivery.token, worker_id=delivery.worker_id, fingerprint=delivery.fingerprint
+            delivery.run_id,
+            delivery.token,
+            worker_id=delivery.worker_id,
+            fingerprint=delivery.fingerprint,
+            type_=task.name,
         )
 
     try:
@@ -79,6 +83,7 @@ def _attempt(task: Any, guard: Guard, settings: TaskSettings, request: Any, clai
         attempt=claim.attempt,
         max_attempts=claim.max_attempts,
         deadline_at=claim.deadline_at,
+        idempotency_scope=claimed.idempotency_scope if claimed.idempotency_key else None,
         idempotency_key=claimed.idempotency_key or claim.run_id,
         meta=claimed.meta,
         parent_id=claimed.parent_id,

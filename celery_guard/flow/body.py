@@ -91,7 +91,16 @@ def _newest_arguments(attempt: Attempt, args: Any, kwargs: Any) -> tuple[Any, An
         return args, kwargs
     options = codec.decode_options(claimed.options or "{}")
     serializer = options.get("serializer") or attempt.task.app.conf.task_serializer
-    request.args, request.kwargs = codec.decode(claimed.payload, serializer)
+    newest_args, newest_kwargs = codec.decode(claimed.payload, serializer)
+    if isinstance(request.args, list):  # the tracer's own, which it gives to the hooks that come later
+        request.args[:] = newest_args
+    else:
+        request.args = newest_args
+    if isinstance(request.kwargs, dict):
+        request.kwargs.clear()
+        request.kwargs.update(newest_kwargs)
+    else:
+        request.kwargs = newest_kwargs
     return request.args, request.kwargs
 
 

@@ -42,6 +42,8 @@ class CurrentRun:
     attempt: int = 1
     max_attempts: int = 1
     deadline_at: datetime = _NEVER
+    #: Where the key is unique; None where the key is the run's id.
+    idempotency_scope: str | None = None
     idempotency_key: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
     parent_id: str | None = None
@@ -99,7 +101,8 @@ class CurrentRun:
 
     def key_for(self, step: str) -> str:
         """Return a key for one step, the same in every attempt, for a provider that takes one."""
-        return f"{self.idempotency_key}:{step}"
+        whose = (self.idempotency_scope, self.idempotency_key, step)
+        return ":".join(part for part in whose if part is not None)
 
     def step(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_guard.errors import InvalidOption
+from celery_guard.errors import GuardError, InvalidOption
 from celery_guard.flow.guard import guard_of
 from celery_guard.flow.submit import Draft, Publishing, draft, send, submit
 from celery_guard.flow.wishes import Asked
@@ -29,7 +29,9 @@ def submit_many(
     deadline: timedelta | float | datetime | None = None,
     max_attempts: int | None = None,
     idempotency_keys: Sequence[str | None] | None = None,
+    idempotency_scope: str | None = None,
     meta: Mapping[str, Any] | None = None,
+    inherit_deadline: bool = True,
     **options: Any,
 ) -> list[Any]:
     """Submit a run for each set of arguments, with one statement per 200 rows.
@@ -40,7 +42,9 @@ def submit_many(
         deadline: for each of them, as in ``apply_async``.
         max_attempts: for each of them.
         idempotency_keys: one key, or None, per run; the task's own template otherwise.
+        idempotency_scope: where the keys are unique; the task's own, or its name, otherwise.
         meta: for each of them.
+        inherit_deadline: for each of them.
         options: what ``apply_async`` takes besides.
 
     Returns:
@@ -48,17 +52,21 @@ def submit_many(
 
     Raises:
         InvalidOption, UnserializableArgument: one entry is not accepted; nothing was submitted.
-        DeadlineExceeded, IdempotencyConflict, StoreUnavailable: as in ``apply_async``; entries before may be submitted.
+        DeadlineExceeded, IdempotencyConflict, StoreUnavailable: as in ``apply_async``; other entries may be submitted.
     """
     task = task.app.tasks[task.name]  # a decorated function is a stand-in until its app is finalised
     entries = [(list(entry), {}) if not isinstance(entry, Mapping) else ([], dict(entry)) for entry in arguments]
+    for name in ("task_id", "session"):
+        if options.get(name) is not None:
+            raise InvalidOption(f"{name} is not for many runs; submit them one by one")
     keys = list(idempotency_keys) if idempotency_keys is not None else [None] * len(entries)
     if len(keys) != len(entries):
         raise InvalidOption(f"idempotency_keys must have one entry per run: {len(keys)} for {len(entries)} runs")
-    drafts = [
-        _draft(task, args, kwargs, dict(options), Asked(deadline, max_attempts, key, meta=meta))
-        for (args, kwargs), key in zip(entries, keys, strict=True)
-    ]
+    wanted = [Asked(deadline, max_attempts, key, idempotency_scope, meta, inherit_deadline) for key in keys]
+    pairs = list(zip(entries, wanted, strict=True))
+    if task.app.conf.task_always_eager:
+        return [task.apply_async(args, kwargs, **asdict(asked), **options) for (args, kwargs), asked in pairs]
+    drafts = [_draft(task, args, kwargs, dict(options), asked) for (args, kwargs), asked in pairs]
     results: list[Any] = []
     for first in range(0, len(drafts), BATCH):
         batch = drafts[first : first + BATCH]
@@ -85,15 +93,31 @@ def _draft(task: Any, args: list[Any], kwargs: dict[str, Any], options: dict[str
 
 
 def _write(task: Any, drafts: list[Draft]) -> list[Submitted]:
-    """Write a batch; what met a key, an id or a deadline is looked at one by one."""
+    """Write a batch; what met a key, an id or a deadline is looked at one by one.
+
+    When one of them is refused the others are accepted all the same, and published.
+    """
     runs = guard_of(task.app).runs
-    written = runs.submit_many([replace(made.run, lease=(made.run.lease or 0) + PUBLISHING) for made in drafts])
-    return [written.get(made.run.id) or submit(made, runs) for made in drafts]
+    found = runs.submit_many([replace(made.run, lease=(made.run.lease or 0) + PUBLISHING) for made in drafts])
+    try:
+        for made in drafts:
+            if made.run.id not in found:
+                found[made.run.id] = submit(made, runs)
+    except GuardError:
+        _publish(task, [(made, found[made.run.id]) for made in drafts if made.run.id in found])
+        raise
+    return [found[made.run.id] for made in drafts]
 
 
 def _publish(task: Any, written: list[tuple[Draft, Submitted]]) -> None:
+    """Send the messages of a batch. Once one can't be sent, the dispatcher sends the rest: a broker that is away costs
+    its time once."""
+    waiting = [(made, run) for made, run in written if run.created and not run.waits]
     with task.app.producer_pool.acquire(block=True) as producer:
-        for made, run in written:
-            if run.created and not run.waits:
-                made.transient.setdefault("producer", producer)
-                send(made, run)
+        while waiting:
+            made, run = waiting.pop(0)
+            made.transient.setdefault("producer", producer)
+            if not send(made, run):
+                break
+    if waiting:
+        guard_of(task.app).runs.publish_soon([run.id for _, run in waiting], delay=1.0)

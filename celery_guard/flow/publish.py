@@ -65,7 +65,7 @@ def publish(
     if sent.pop(BY_REFERENCE, False):
         header = {**header, "fingerprint": None}  # the claim brings the arguments
         sent["argsrepr"], sent["kwargsrepr"] = saferepr(args, 256), saferepr(kwargs, 256)
-        args, kwargs = (), {}
+        args, kwargs = [], {}
     sent["headers"] = {**(options.get("headers") or {}), HEADER: dict(header)}
     return app.send_task(name, args, kwargs, task_id=run_id, **sent)
 

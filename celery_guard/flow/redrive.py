@@ -62,7 +62,7 @@ def _again(app: Any, old: TaskRun) -> NewRun:
         type=old.type,
         queue=old.queue,
         payload=payload,
-        options=codec.encode_options({name: value for name, value in options.items() if name not in _GONE}),
+        options=codec.encode_options(_repeated(options)),
         fingerprint=codec.digest(payload),
         max_attempts=settings.max_attempts,
         deadline_after=settings.deadline.total_seconds(),
@@ -73,3 +73,36 @@ def _again(app: Any, old: TaskRun) -> NewRun:
         redrive_of=old.id,
         meta=codec.encode(old.meta, "json") if old.meta else None,
     )
+
+
+def _repeated(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a run that repeats another: what follows it has new ids, since the old have their endings."""
+    kept = {name: value for name, value in options.items() if name not in _GONE}
+    return _with_new_ids({"options": kept}, {})["options"]
+
+
+def _with_new_ids(signature: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
+    """Give a signature and all inside of it new ids; equal ones stay equal."""
+    found = {**signature, "options": dict(signature.get("options") or {})}
+    options = found["options"]
+    for name in _IDS & options.keys():
+        options[name] = ids.setdefault(str(options[name]), new_run_id())
+    for name in _FOLLOWERS & options.keys():
+        options[name] = _each_with_new_ids(options[name], ids)
+    if found.get("subtask_type") in _CANVASES:
+        parts = {name: _each_with_new_ids(found["kwargs"][name], ids) for name in _PARTS & found["kwargs"].keys()}
+        found["kwargs"] = {**found["kwargs"], **parts}
+    return found
+
+
+def _each_with_new_ids(value: Any, ids: dict[str, str]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_each_with_new_ids(item, ids) for item in value]
+    return _with_new_ids(value, ids) if isinstance(value, dict) else value
+
+
+#: Where a signature keeps ids, those that follow it, and, when it is a canvas, what it is made of.
+_IDS = {"task_id", "group_id"}
+_FOLLOWERS = {"link", "link_error", "chain", "chord"}
+_CANVASES = {"chain", "group", "chord"}
+_PARTS = {"tasks", "header", "body"}

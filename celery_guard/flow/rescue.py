@@ -153,7 +153,7 @@ def settle_for_child(
         return _CANCELLED
     claimed = guard.runs.held(run_id, token)
     if claimed is None and isinstance(outcome, Lost) and _never_claimed(guard, run_id, attempts_before):
-        claimed = guard.runs.claim(run_id, token, worker_id=guard.worker_id, fingerprint=None)
+        claimed = guard.runs.claim(run_id, token, worker_id=guard.worker_id, fingerprint=None, type_=task.name)
     if claimed is None:
         guard.runs.tell_soon(run_id, token)  # it was settled, and its child may not have told Celery
         return None

@@ -11,6 +11,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import TaskRevokedError, TimeoutError
 from celery.result import AsyncResult, EagerResult, assert_will_not_block
 
+from celery_guard.core.idempotency import checked_key
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import ResultNotKept, RunNotFound
 from celery_guard.flow.codec import decode
@@ -158,7 +159,10 @@ def get_run(run_id: str, *, app: Any = None) -> TaskRun:
     """
     from celery.app import app_or_default
 
-    run = guard_of(app_or_default(app)).runs.find(run_id, history=True)
+    try:
+        run = guard_of(app_or_default(app)).runs.find(checked_key(run_id, "run_id"), history=True)
+    except ValueError:  # what is no id is nobody's
+        run = None
     if run is None:
         raise RunNotFound(f"no run has the id {run_id!r}")
     return run

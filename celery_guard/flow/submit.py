@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
@@ -17,7 +17,14 @@ from celery_guard.core.decide import Finish
 from celery_guard.core.faults import Category, Classification, fault_of
 from celery_guard.core.idempotency import checked_key
 from celery_guard.core.states import TERMINAL, Reason, State
-from celery_guard.errors import DeadlineExceeded, IdempotencyConflict, InvalidOption, RunExists, StoreUnavailable
+from celery_guard.errors import (
+    DeadlineExceeded,
+    GuardError,
+    IdempotencyConflict,
+    InvalidOption,
+    RunExists,
+    StoreUnavailable,
+)
 from celery_guard.flow import codec
 from celery_guard.flow.context import ancestor_of
 from celery_guard.flow.guard import guard_of, task_settings
@@ -106,7 +113,7 @@ def draft(
         kept[BY_REFERENCE] = True
     serializer = kept.setdefault("serializer", task.serializer or app.conf.task_serializer)
     payload = codec.encode_arguments(task, args, kwargs, serializer)
-    scope, key = key_of(task, asked, args, kwargs)
+    scope, key = key_of(task, asked, args, kwargs) if asked is not _NOTHING else (None, None)
     run = NewRun(
         id=_checked_id(task_id) if task_id is not None else new_run_id(),
         namespace=guard_of(app).settings.namespace,
@@ -182,7 +189,7 @@ def send(draft: Draft, run: Submitted) -> bool:
         )
     except Exception as error:  # whatever the transport raises, the run is accepted
         logger.warning("%s[%s] is accepted but could not be published yet: %r", task.name, run.id, error)
-        guard_of(task.app).runs.publish_soon([run.id], delay=1.0)
+        _note(lambda: guard_of(task.app).runs.publish_soon([run.id], delay=1.0), run)
         return False
     return True
 
@@ -192,7 +199,7 @@ def send_after_commit(draft: Draft, run: Submitted) -> None:
 
     def publish_and_note() -> None:
         if send(draft, run):
-            guard_of(draft.task.app).runs.published(run.id, lease=fresh_lease())
+            _note(lambda: guard_of(draft.task.app).runs.published(run.id, lease=fresh_lease()), run)
 
     try:
         loop = asyncio.get_running_loop()
@@ -202,24 +209,38 @@ def send_after_commit(draft: Draft, run: Submitted) -> None:
         loop.run_in_executor(None, publish_and_note)
 
 
-def submit_stillborn(task: Any, *, task_id: str | None, options: dict[str, Any], error: Exception) -> str:
+def _note(work: Callable[[], Any], run: Submitted) -> None:
+    """Write down how the publishing went. Without that the row is looked at later; the run is accepted all the same."""
+    try:
+        work()
+    except StoreUnavailable as away:
+        logger.warning("%s[%s] is accepted, and the store is away now: %s", run.type, run.id, away)
+
+
+def submit_stillborn(
+    task: Any, args: Any, kwargs: Any, *, task_id: str | None, options: dict[str, Any], error: Exception
+) -> str:
     """Write a follow-up that can't be submitted as a run that is over, so that Celery hears of it like of any other.
 
-    An exception inside Celery's tracer would make a failure of the task that succeeded before.
+    An exception inside Celery's tracer would make a failure of the task that succeeded before. The arguments are kept
+    where they can be encoded, for somebody to run it again.
     """
     kept = {name: options[name] for name in _CANVAS if options.get(name) is not None}
-    made = draft(task, (), {}, task_id=task_id, options=kept, asked=_NOTHING, publishing=Publishing.NOBODY)
+    how: dict[str, Any] = {"options": kept, "asked": _NOTHING, "publishing": Publishing.NOBODY}
+    try:
+        made = draft(task, args, kwargs, task_id=task_id, **how)
+    except (GuardError, TypeError, ValueError):
+        made = draft(task, (), {}, task_id=task_id, **how)
     fault = fault_of(error, Classification(Category.NON_RETRYABLE, "not_submittable"), limit=2_000)
     if isinstance(error, DeadlineExceeded):
         finish = Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE, fault)
     else:
         finish = Finish(State.FAILED, Reason.FAILED_NON_RETRYABLE, fault)
-    unkeyed = replace(made.run, idempotency_key=None, idempotency_scope=None)
-    guard_of(task.app).runs.submit_finished(unkeyed, finish)
+    guard_of(task.app).runs.submit_finished(made.run, finish)
     logger.error(
-        "%s[%s] could not be submitted as a follow-up and is %s: %s", task.name, unkeyed.id, finish.state, error
+        "%s[%s] could not be submitted as a follow-up and is %s: %s", task.name, made.run.id, finish.state, error
     )
-    return unkeyed.id
+    return made.run.id
 
 
 def adopt(task: Any, request: Any) -> None:

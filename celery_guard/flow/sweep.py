@@ -61,6 +61,10 @@ class Sweeper:
                 return True
         return False
 
+    def prune_workers(self) -> None:
+        """Delete workers that stopped longer ago than any run is kept that may name them."""
+        self.guard.workers.prune(max(self.guard.settings.retention.values()))
+
     def _longest_ttl(self) -> timedelta:
         """Return how long a key may be kept: a task may keep its own for longer than the others."""
         guarded = [task for task in self.guard.app.tasks.values() if "_guard_bound" in type(task).__dict__]

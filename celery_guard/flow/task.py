@@ -12,7 +12,7 @@ from celery.exceptions import Reject, Retry as CeleryRetry
 from celery.utils.functional import maybe_list
 
 from celery_guard.core.faults import Classifier
-from celery_guard.errors import GuardError, StoreUnavailable
+from celery_guard.errors import StoreUnavailable
 from celery_guard.flow.binding import FIXED, is_guarded, is_last_call, put_under_guard
 from celery_guard.flow.context import ancestor_of, tracing
 from celery_guard.flow.guard import guard_of, task_settings
@@ -34,7 +34,7 @@ from celery_guard.flow.wishes import Asked
 from celery_guard.flow.worker import GuardStep
 from celery_guard.settings import OnWorkerLost
 from celery_guard.store.aftercommit import after_commit
-from celery_guard.store.joined import Joined
+from celery_guard.store.joined import Joined, unscoped
 from celery_guard.store.runs import RunStore
 
 __all__ = ["GuardedTask"]
@@ -69,6 +69,8 @@ class GuardedTask(Task):  # type: ignore[misc]
     idempotency_scope: ClassVar[str | Callable[..., str | None] | None] = None
     #: After which endings a key starts a new run: any of ``failed``, ``dead``, ``cancelled``.
     idempotency_rerun_after: ClassVar[frozenset[str]] = frozenset()
+    #: Whether the work must not be done twice; ``celery guard check`` then asks for an idempotency key.
+    critical: ClassVar[bool] = False
     #: Exceptions that a repeat may help against.
     retryable: ClassVar[tuple[type[BaseException], ...]] = ()
     #: Exceptions that a repeat can't help against; asked before ``retryable``.
@@ -273,7 +275,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         options: dict[str, Any],
     ) -> Any:
         """Submit in the caller's transaction; publish once it has committed, as far as that can be known."""
-        guard = guard_of(self.app)
+        guard, session = guard_of(self.app), unscoped(session)
         args, kwargs, options = self._prepared(args, kwargs, shadow, options)
         made = draft(
             self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=Publishing.AFTER_COMMIT
@@ -291,8 +293,8 @@ class GuardedTask(Task):  # type: ignore[misc]
             return patiently(lambda: self._submit(args, kwargs, asked, task_id, shadow, dict(options)))
         except StoreUnavailable as away:
             raise Reject(away, requeue=True) from away  # what the task before owes is told again later
-        except (GuardError, TypeError, ValueError) as error:
-            run_id = submit_stillborn(self, task_id=task_id, options=options, error=error)
+        except Exception as error:  # a task's own key or serializer may raise anything
+            run_id = submit_stillborn(self, args, kwargs, task_id=task_id, options=options, error=error)
             return self._result(run_id, True, bool(options.get("ignore_result")))
 
     def _result(self, run_id: str, created: bool, ignored: bool) -> Any:

@@ -103,6 +103,7 @@ class Keeper:
             Duty(self._audit, beat),
             Duty(self._look_for_lost, beat),
             Duty(sweeper.prune, PRUNE_EVERY),
+            Duty(sweeper.prune_workers, 40 * PRUNE_EVERY),
         ]
 
     def start(self) -> None:

@@ -16,9 +16,9 @@ from sqlalchemy import bindparam, create_engine, event, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import ArgumentError, DBAPIError, TimeoutError as PoolTimeout
 
-from celery_guard.errors import SchemaMismatch, StoreUnavailable
+from celery_guard.errors import InvalidOption, SchemaMismatch, StoreUnavailable
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.sql import sortable_text
 
@@ -103,6 +103,7 @@ class Database:
     @cached_property
     def store_id(self) -> str:
         """What tells this store from every other."""
+        self._check_schema()
         with self.connection() as connection:
             return str(connection.execute(text("SELECT store_id FROM guard_meta")).scalar())
 
@@ -290,7 +291,11 @@ def _new_engine(url: str, options: Mapping[str, Any]) -> Engine:
     arguments = {"timeout": 15, "isolation_level": None, "check_same_thread": False} if embedded else _POSTGRESQL
     given = dict(options)
     merged = {**defaults, **given, "connect_args": {**arguments, **given.get("connect_args", {})}}
-    engine = create_engine(url, **merged)
+    try:
+        engine = create_engine(url, **merged)
+    except (ArgumentError, TypeError, ValueError) as error:
+        refused = _first_line(error).replace(url, "…")
+        raise InvalidOption(f"guard_database_url and guard_database_engine_options give no engine: {refused}") from None
     event.listen(engine, "connect", _prepare_sqlite if embedded else _prepare_postgresql)
     return engine
 

@@ -9,12 +9,17 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from celery_guard.errors import InvalidOption, StoreUnavailable
 from celery_guard.store.database import Database, Done, Statement
 
-__all__ = ["Joined"]
+__all__ = ["Joined", "unscoped"]
+
+
+def unscoped(session: Any) -> Any:
+    """Return the session of this thread or task where a ``scoped_session`` stands for it."""
+    return session() if isinstance(session, scoped_session) else session
 
 
 #: Engines of callers that were seen to lead to a store.
@@ -26,13 +31,14 @@ class Joined:
 
     Args:
         database: the store.
-        session: a SQLAlchemy ``Session`` or ``Connection``.
+        session: a SQLAlchemy ``Session``, ``scoped_session`` or ``Connection``.
 
     Raises:
         InvalidOption: another kind of object, or a session that is bound to another database.
     """
 
     def __init__(self, database: Database, session: Any) -> None:
+        session = unscoped(session)
         if isinstance(session, Session):
             self.session: Session | None = session
             self.connection: Connection = session.connection()

@@ -118,6 +118,7 @@ class Claimed:
     payload: str | None
     options: str | None
     meta: dict[str, Any]
+    idempotency_scope: str | None
     idempotency_key: str | None
     parent_id: str | None
     root_id: str | None

@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from celery_guard.core.states import ENDINGS, LIVE, TERMINAL, Reason, State
 from celery_guard.store.database import Statement
 from celery_guard.store.models import task_run, task_worker
-from celery_guard.store.sql import Moment, among, constant, now, now_for_scans, seconds_from_now_for_scans
+from celery_guard.store.sql import Moment, among, constant, now, now_for_scans
 from celery_guard.store.statements import SNAPSHOT
 
 #: How much of the way to its deadline a run may use up before its ending counts as tight.
@@ -136,7 +136,8 @@ def _branch(wanted: RunFilter, after: Cursor | None, moment: Any, where: Any) ->
     if wanted.reason is not None:
         conditions.append(RUN.terminal_reason == bindparam("reason"))
     conditions += [meta_says(number) for number in range(len(wanted.meta))]
-    conditions += _since(moment, wanted.since)
+    if wanted.since is not None:
+        conditions.append(_since(moment))
     if after is not None:
         at = bindparam("after_at", type_=Moment())
         conditions += [moment <= at, or_(moment < at, RUN.id < bindparam("after_id"))]
@@ -144,24 +145,25 @@ def _branch(wanted: RunFilter, after: Cursor | None, moment: Any, where: Any) ->
     return found.order_by(moment.desc(), RUN.id.desc()).limit(bindparam("limit"))
 
 
-def _since(moment: Any, since: datetime | timedelta | None) -> list[Any]:
-    if since is None:
-        return []
-    ago = isinstance(since, timedelta)
-    return [moment >= (seconds_from_now_for_scans("since_ago") if ago else bindparam("since_at", type_=Moment()))]
+def _since(moment: Any) -> Any:
+    return moment >= bindparam("since_at", type_=Moment())
 
 
 def _count_if(condition: Any) -> Any:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
 
 
-def ended_counts(since: datetime | timedelta | None) -> Any:
+def ended_counts(since: bool) -> Any:
     margin = seconds_between(RUN.deadline_at, RUN.finished_at)
     way = seconds_between(RUN.deadline_at, RUN.created_at)
     tight = seconds_between(RUN.finished_at, RUN.created_at) > way * TIGHT
     grouped = (RUN.state, RUN.terminal_reason, RUN.type)
     counted = select(*grouped, func.count(), func.min(margin), func.avg(margin), _count_if(tight))
-    return counted.where(_MINE, _ENDED, *_since(RUN.finished_at, since)).group_by(*grouped).order_by(*grouped)
+    return (
+        counted.where(_MINE, _ENDED, *([_since(RUN.finished_at)] if since else []))
+        .group_by(*grouped)
+        .order_by(*grouped)
+    )
 
 
 #: Read the ids of runs that others were made from.
@@ -202,7 +204,7 @@ UNKNOWN = Statement(
             _MINE,
             RUN.finished_at.is_not(None),
             RUN.state.in_([constant(State.DEAD), constant(State.FAILED)]),
-            *_since(RUN.finished_at, timedelta()),
+            _since(RUN.finished_at),
         )
         .group_by(RUN.type)
     )
@@ -257,6 +259,9 @@ RUNNING = Statement(
         .group_by(RUN.worker_id)
     )
 )
+
+#: Read the clock.
+CLOCK = Statement(lambda: select(now()))
 
 #: Read the version of the server.
 VERSION = Statement(

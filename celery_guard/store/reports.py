@@ -128,12 +128,13 @@ class ReportStore:
         """List runs, newest first: by the moment they ended or, while they are live, were submitted.
 
         Ended runs are read in the order of ``task_run_ended`` until the page is full, so a filter that hardly matches
-        reads on to ``since``. All live runs are read through ``task_run_live``; a key is found in ``task_run_key``.
+        reads on to ``since``, or all of the table. All live runs are read through ``task_run_live``; a key is found in
+        ``task_run_key``.
         """
         if not wanted.wanted:
             return Page((), None)
         listed = Statement(lambda: sql.listed(wanted, after))
-        values = {**_filter_values(wanted), **({"after_at": after.at, "after_id": after.id} if after else {})}
+        values = {**self._values(wanted), **({"after_at": after.at, "after_id": after.id} if after else {})}
         rows = self.database.execute(listed, namespace=self.namespace, limit=limit + 1, **values).rows
         runs = tuple(_task_run(row[:-1], ()) for row in rows[:limit])
         return Page(runs, Cursor(parse_moment(rows[limit - 1][-1]), runs[-1].id) if len(rows) > limit else None)
@@ -176,8 +177,8 @@ class ReportStore:
 
     def ended_counts(self, since: datetime | timedelta | None) -> list[EndedCount]:
         """Count ended runs by state, reason and task, by ``task_run_ended``; without ``since``, all that are kept."""
-        statement = Statement(lambda: sql.ended_counts(since))
-        rows = self.database.execute(statement, namespace=self.namespace, **_since_values(since)).rows
+        statement = Statement(lambda: sql.ended_counts(since is not None))
+        rows = self.database.execute(statement, namespace=self.namespace, since_at=self._moment(since)).rows
         return [
             EndedCount(State(state), Reason(reason), type_, count, float(least), float(mean), int(tight))
             for state, reason, type_, count, least, mean, tight in rows
@@ -185,7 +186,7 @@ class ReportStore:
 
     def unknown_shares(self, since: timedelta) -> dict[str, tuple[int, int]]:
         """Return, by task, how many runs failed or died of an unknown error, and of any, through ``task_run_ended``."""
-        rows = self.database.execute(sql.UNKNOWN, namespace=self.namespace, **_since_values(since)).rows
+        rows = self.database.execute(sql.UNKNOWN, namespace=self.namespace, since_at=self._moment(since)).rows
         return {type_: (int(unknown), all_) for type_, unknown, all_ in rows}
 
     def oldest_queued(self) -> Oldest | None:
@@ -211,25 +212,23 @@ class ReportStore:
         }
         return [_worker(row, *busy.get(row[0], (0, None))) for row in rows]
 
+    def _moment(self, since: datetime | timedelta | None) -> datetime | None:
+        """Read the clock first: a planner that knows the moment knows how little lies behind it."""
+        if not isinstance(since, timedelta):
+            return since
+        clock: datetime = parse_moment(self.database.execute(sql.CLOCK).rows[0][0])
+        return clock - since
+
+    def _values(self, wanted: RunFilter) -> dict[str, Any]:
+        given = {name: getattr(wanted, name) for name in ("type", "queue", "key")}
+        values = {**given, "since_at": self._moment(wanted.since), "reason": wanted.reason and wanted.reason.value}
+        for number, (key, value) in enumerate(wanted.meta.items()):
+            values |= {f"meta_key_{number}": key, f"meta_value_{number}": value}
+        return {name: value for name, value in values.items() if value is not None}
+
     def server_version(self) -> str:
         """Return the version of the database server, or of SQLite."""
         return str(self.database.execute(sql.VERSION).rows[0][0])
-
-
-def _since_values(since: datetime | timedelta | None) -> dict[str, Any]:
-    if since is None:
-        return {}
-    return {"since_ago": -since.total_seconds()} if isinstance(since, timedelta) else {"since_at": since}
-
-
-def _filter_values(wanted: RunFilter) -> dict[str, Any]:
-    values: dict[str, Any] = {**_since_values(wanted.since)}
-    values |= {name: given for name in ("type", "queue", "key") if (given := getattr(wanted, name)) is not None}
-    if wanted.reason is not None:
-        values["reason"] = wanted.reason.value
-    for number, (key, value) in enumerate(wanted.meta.items()):
-        values |= {f"meta_key_{number}": key, f"meta_value_{number}": value}
-    return values
 
 
 def _worker(row: Sequence[Any], running: int, oldest: datetime | None) -> WorkerReport:

@@ -73,8 +73,18 @@ class RunStore:
         moment: datetime = parse_moment(self.database.execute(sql.CLOCK).rows[0][0])
         return moment
 
-    def claim(self, run_id: str, token: str, *, worker_id: str | None, fingerprint: str | None) -> Claimed | None:
-        """Take a queued run for one attempt. None: it is not to be had; the same token gets what it already holds."""
+    def claim(
+        self, run_id: str, token: str, *, worker_id: str | None, fingerprint: str | None, type_: str | None = None
+    ) -> Claimed | None:
+        """Take a queued run for one attempt. None: it is not to be had; the same token gets what it already holds.
+
+        Args:
+            run_id: the run.
+            token: who claims.
+            worker_id: where.
+            fingerprint: of the payload at hand; another one comes with the claim.
+            type_: the task that is to run; another one may have taken its place.
+        """
         done = self.database.execute(
             sql.CLAIM,
             id=run_id,
@@ -82,6 +92,7 @@ class RunStore:
             token=token,
             worker_id=worker_id,
             fingerprint=fingerprint,
+            type=type_,
         )
         return _claimed(run_id, token, done.rows[0]) if done.rows else self.held(run_id, token)
 
@@ -331,6 +342,7 @@ def _claimed(run_id: str, token: str, row: Any) -> Claimed:
         payload,
         options,
         meta,
+        scope,
         key,
         parent,
         root,
@@ -343,6 +355,7 @@ def _claimed(run_id: str, token: str, row: Any) -> Claimed:
         payload=payload,
         options=options,
         meta=json.loads(meta) if meta else {},
+        idempotency_scope=scope,
         idempotency_key=key,
         parent_id=parent,
         root_id=root,

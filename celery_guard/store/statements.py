@@ -73,6 +73,7 @@ _CLAIMED = (
     case((RUN.fingerprint == bindparam("fingerprint"), null()), else_=RUN.payload).label("payload"),
     case((RUN.fingerprint == bindparam("fingerprint"), null()), else_=RUN.options).label("options"),
     RUN.meta,
+    RUN.idempotency_scope,
     RUN.idempotency_key,
     RUN.parent_id,
     RUN.root_id,
@@ -270,10 +271,18 @@ def _publish(where: Any) -> Any:
     )
 
 
+def _of_a_newer_payload() -> Any:
+    """The fingerprint of what an attempt brought; a key goes on to know that of the submission, which stays before it."""
+    submitted_with = func.substr(RUN.fingerprint, 1, 42)
+    both = submitted_with.concat(literal_column("'/'")).concat(func.substr(_given("fingerprint"), 1, 20))
+    return case((RUN.idempotency_key.is_(None), _given("fingerprint")), else_=both)
+
+
 def _claim() -> Any:
     return (
         update(task_run)
         .where(_THIS, _MINE, _QUEUED, RUN.next_retry_at.is_(None))
+        .where(or_(_given("type").is_(None), RUN.type == _given("type")))
         .where(RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts)
         .values(
             state=constant(State.RUNNING),
@@ -530,7 +539,8 @@ MOVE_IN = Statement(
             RUN.deadline_at > now(),
         )
         .values(
-            **{name: _given(name) for name in ("type", "queue", "payload", "options", "fingerprint", "max_attempts")},
+            **{name: _given(name) for name in ("type", "queue", "payload", "options", "max_attempts")},
+            fingerprint=_of_a_newer_payload(),
             state=constant(State.QUEUED),
             attempt=0,
             unknown_faults=0,
@@ -595,12 +605,7 @@ REWRITE = Statement(
             payload=bindparam("payload"),
             options=bindparam("options"),
             queue=func.coalesce(_given("queue"), RUN.queue),
-            fingerprint=case(
-                (RUN.idempotency_key.is_(None), _given("fingerprint")),
-                else_=func.substr(RUN.fingerprint, 1, 42)
-                .concat(literal_column("'/'"))
-                .concat(func.substr(_given("fingerprint"), 1, 20)),
-            ),
+            fingerprint=_of_a_newer_payload(),
         )
     )
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql
 
 from celery_guard.store.database import Database, Statement, parse_moment
 from celery_guard.store.models import task_worker
-from celery_guard.store.sql import now
+from celery_guard.store.sql import now, seconds_from_now_for_scans
 
 __all__ = ["Beat", "WorkerStore"]
 
@@ -48,6 +48,10 @@ class WorkerStore:
         rows = self.database.execute(_ALIVE, namespace=self.namespace).rows
         return [Beat(id_, count, tuple(json.loads(reserved))) for id_, count, reserved in rows]
 
+    def prune(self, age: timedelta) -> int:
+        """Forget workers that stopped longer ago than that."""
+        return self.database.execute(_PRUNE, namespace=self.namespace, ago=-age.total_seconds()).touched
+
     def stop(self, worker_id: str) -> None:
         """Write that a worker is gone."""
         self.database.execute(_STOP, id=worker_id)
@@ -80,6 +84,12 @@ _BEAT = Statement(_beat)
 _ALIVE = Statement(
     lambda: select(WORKER.id, WORKER.beat, WORKER.reserved).where(
         WORKER.namespace == bindparam("namespace"), WORKER.stopped_at.is_(None)
+    )
+)
+
+_PRUNE = Statement(
+    lambda: delete(task_worker).where(
+        WORKER.namespace == bindparam("namespace"), WORKER.stopped_at <= seconds_from_now_for_scans("ago")
     )
 )
 

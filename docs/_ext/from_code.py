@@ -1,4 +1,4 @@
-"""Pages that are written by the code: settings, states, the shipped rules, the public API."""
+"""Pages that are written by the code: settings, states, the shipped rules, the commands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import click
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
+from celery_guard.cli import COMMANDS, guard
+from celery_guard.cli.preflight import CHECKS
 from celery_guard.core.rules import CARRIERS, SHIPPED
 from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
 from celery_guard.settings import Settings, TaskSettings
@@ -61,12 +64,34 @@ def carriers_table() -> Iterator[str]:
         yield f"| `{name}` | its `{attribute}` |"
 
 
+def commands() -> Iterator[str]:
+    """Every command with its usage and its options, as its own help says them."""
+    for name in COMMANDS:
+        command = guard.get_command(click.Context(guard), name)
+        context = click.Context(command, info_name=f"celery -A … guard {name}")
+        yield from (f"**{name}**", "", command.help, "", "```text", command.get_usage(context), "```", "")
+        options = [one.get_help_record(context) for one in command.get_params(context) if isinstance(one, click.Option)]
+        yield from ("| option | |", "|---|---|")
+        yield from (f"| `{words.replace('|', ', ')}` | {text} |" for words, text in options)
+        yield ""
+
+
+def checks_table() -> Iterator[str]:
+    """Every question of ``guard check``."""
+    yield "| check | question |"
+    yield "|---|---|"
+    for check in CHECKS:
+        yield f"| {check.name} | {check.question} |"
+
+
 TABLES = {
     "settings": settings_table,
     "moves": moves_figure,
     "reasons": reasons_table,
     "rules": rules_table,
     "carriers": carriers_table,
+    "commands": commands,
+    "checks": checks_table,
 }
 
 

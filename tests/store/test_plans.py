@@ -109,7 +109,9 @@ def test_a_periodic_statement_uses_its_index(full, statement, values, fitting):
 @pytest.mark.parametrize(
     ("statement", "values"),
     [
-        pytest.param(sql.CLAIM, {"token": "t", "worker_id": "w", "fingerprint": None}, id="claim"),
+        pytest.param(
+            sql.CLAIM, {"namespace": NAMESPACE, "token": "t", "worker_id": "w", "fingerprint": None}, id="claim"
+        ),
         pytest.param(sql.SUCCEED, {"token": "t", "successor": "t", "owed": False}, id="succeed"),
         pytest.param(sql.FIND, {"namespace": NAMESPACE}, id="find"),
     ],

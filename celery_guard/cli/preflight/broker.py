@@ -74,7 +74,7 @@ def consumer_timeout(app: Any, guard: Any) -> Iterator[Finding]:
         yield warn(
             f"an attempt of {name} may take {_said(longest)}, and RabbitMQ closes the channel after {_said(patience)}"
             " (its default, where the queue says nothing else)",
-            "raise consumer_timeout on the server or x-consumer-timeout on the queue, or shorten time_limit or deadline",
+            "raise consumer_timeout on the server (x-consumer-timeout on a queue), or shorten time_limit or deadline",
         )
     else:
         yield ok(f"{_said(patience)}, and the longest attempt takes {_said(longest)}")

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_guard.cli.preflight.finding import Finding, fail, ok, warn
+from celery_guard.core.faults import classify
 from celery_guard.errors import SchemaMismatch, StoreUnavailable
 from celery_guard.store.migrations import SCHEMA_VERSION
 from celery_guard.store.reports import ReportStore
@@ -20,9 +21,21 @@ _OFFSET = timedelta(seconds=2)
 _UNKNOWN_SHARE, _UNKNOWN_SINCE = 0.2, timedelta(days=7)
 
 
+class _Probe(Exception):
+    """An error that means nothing to anybody."""
+
+
 def configuration(app: Any, guard: Any) -> Iterator[Finding]:
-    """Read the settings, and import the classifiers that are given by name."""
+    """Read the settings, and ask the configured classifiers about an error that they can't know."""
     settings = guard.settings
+    found = classify(
+        _Probe("a question of guard check"), now=datetime.now(timezone.utc), configured=settings.configured
+    )
+    if found.trouble:
+        yield fail(
+            found.trouble, "correct guard_classifiers: a classifier gets an error and returns a category, or None"
+        )
+        return
     yield ok(f"the settings fit; the namespace is {settings.namespace!r}")
 
 

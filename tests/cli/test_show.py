@@ -1,0 +1,113 @@
+"""``guard show``: the life of one run."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def lines(shop, run_id, *words):
+    return shop.run("show", run_id, *words).stdout
+
+
+def test_a_dead_run_shows_each_attempt_with_its_fault(any_shop):
+    run_id = any_shop.apply("busy", "o7")
+
+    story = any_shop.json("show", run_id)
+
+    assert [one["attempt"] for one in story["attempts"]] == [1, 2, 3]
+    assert {one["rule"] for one in story["attempts"]} == {"raised_retryable"}
+    assert {one["outcome"] for one in story["attempts"]} == {"retryable"}
+    assert {one["error"] for one in story["attempts"]} == {"busy with o7"}
+
+
+def test_an_attempt_is_told_against_the_deadline(any_shop):
+    run_id = any_shop.apply("busy")
+
+    first = any_shop.json("show", run_id)["attempts"][0]
+
+    assert 290 < first["left"] < 300
+    assert first["waited"] >= 0
+    assert first["took"] >= 0
+
+
+def test_the_delay_between_attempts_is_told(any_shop):
+    run_id = any_shop.apply("busy")
+
+    delays = [one["delay"] for one in any_shop.json("show", run_id)["attempts"]]
+
+    assert all(delay >= 0 for delay in delays[:2])
+    assert delays[2] is None
+
+
+def test_the_text_says_why_it_died(any_shop):
+    run_id = any_shop.apply("busy", "o7", meta={"request": "r-1"})
+
+    text = lines(any_shop, run_id)
+
+    for words in (
+        f"{run_id}  shop.busy  dead: failed_due_max_attempts",
+        "3 of 3",
+        "busy with o7",
+        "request=r-1",
+        "were left",
+        "raised_retryable",
+    ):
+        assert words in text
+
+
+def test_an_attempt_that_succeeded_is_part_of_the_story(any_shop):
+    run_id = any_shop.apply("add", 1, 2)
+
+    story = any_shop.json("show", run_id)
+
+    assert [one["outcome"] for one in story["attempts"]] == ["succeeded"]
+    assert story["result"] == 3
+
+
+def test_a_running_attempt_shows_where_it_runs(any_shop):
+    guard, run_id = any_shop.guard, any_shop.submit("add", 1, 2)
+    guard.workers.beat("boot-1", host="mill", pid=77, reserved=[])
+    guard.runs.claim(run_id, "token", worker_id="boot-1", fingerprint=None)
+
+    (attempt,) = any_shop.json("show", run_id)["attempts"]
+
+    assert (attempt["outcome"], attempt["host"], attempt["pid"]) == ("running", "mill", 77)
+    assert attempt["finished_at"] is None
+    assert "mill:77" in lines(any_shop, run_id)
+
+
+def test_a_waiting_run_shows_when_it_goes_on(any_shop):
+    run_id = any_shop.submit("add", 1, 2, countdown=600)
+
+    assert "next attempt" in lines(any_shop, run_id)
+
+
+def test_a_run_without_attempts_has_a_short_story(any_shop):
+    run_id = any_shop.submit("add", 1, 2)
+
+    assert any_shop.json("show", run_id)["attempts"] == []
+    assert "for a worker" in lines(any_shop, run_id)
+
+
+def test_tracebacks_are_shown_when_asked(any_shop):
+    run_id = any_shop.apply("refuse")
+
+    assert "Traceback" not in lines(any_shop, run_id)
+    assert "Traceback" in lines(any_shop, run_id, "--traceback")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_an_unknown_id_is_not_found(any_shop, words):
+    result = any_shop.run("show", "nobody", *words)
+
+    assert result.exit_code == 1
+    assert "nobody" in result.stderr
+    assert result.stdout == ""
+
+
+def test_runs_of_another_namespace_are_not_shown(open_app, store_url):
+    other, ours = open_app(store_url, guard_namespace="other"), open_app(store_url)
+    run_id = other.apply("add", 1, 2)
+
+    assert ours.run("show", run_id).exit_code == 1
+    assert ours.json("runs")["runs"] == []

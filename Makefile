@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PYTEST_ARGS ?=
+# Most tests wait for processes, so more of them run at once than there are cores.
+PYTEST_ARGS ?= -n 4 --dist loadfile
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help

@@ -60,10 +60,10 @@ class Child:
 
 
 @contextmanager
-def celery(name: str, arguments: Sequence[str], *, home: Path) -> Iterator[Child]:
-    """Run ``celery -A example_project.app …`` until the block ends; its output goes to ``<name>.log``."""
+def celery(name: str, arguments: Sequence[str], *, home: Path, app: str = "example_project.app") -> Iterator[Child]:
+    """Run ``celery -A <app> …`` until the block ends; its output goes to ``<name>.log``."""
     log = home / f"{name}.log"
-    command = [sys.executable, "-m", "celery", "-A", "example_project.app", *arguments]
+    command = [sys.executable, "-m", "celery", "-A", app, *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

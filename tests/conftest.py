@@ -29,6 +29,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.failed:
         for process in item.stash.get(PROCESSES, []):
             report.sections.append((f"log of {process.name}", process.log()[-10_000:]))
+    # What a test with broken text logged travels to the process that reports it.
+    report.sections = [(title, text.encode("utf-8", "replace").decode("utf-8")) for title, text in report.sections]
     return report
 
 

@@ -20,6 +20,7 @@ from celery_guard import GuardedTask, InvalidOption
 from celery_guard.core.backoff import Backoff
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, checked_attempts
+from tests.infra.naming import shown
 
 URL = "sqlite:////tmp/nobody-opens-this.db"
 
@@ -474,7 +475,7 @@ def test_a_relation_that_a_task_breaks_is_refused_with_the_name_of_the_task():
 
 
 @pytest.mark.parametrize("name", ["retryable", "non_retryable"])
-@pytest.mark.parametrize("given", [(1,), ("ValueError",), 5, (int,), [None], ValueError("an instance")], ids=repr)
+@pytest.mark.parametrize("given", [(1,), ("ValueError",), 5, (int,), [None], ValueError("an instance")], ids=shown)
 def test_what_is_no_exception_class_is_refused(name, given):
     app = an_app()
     app.task(pack, name="pack", **{name: given})

@@ -16,6 +16,7 @@ from celery_guard.errors import InvalidOption, UnserializableArgument
 
 __all__ = [
     "MAX_META_BYTES",
+    "TOLD_ELSEWHERE",
     "checked_meta",
     "decode",
     "decode_options",
@@ -29,6 +30,9 @@ __all__ = [
 
 MAX_META_BYTES = 4_096
 _BASE64 = "base64:"
+
+#: In the place of a result that an unguarded task gives to Celery's result backend, and nobody to the row.
+TOLD_ELSEWHERE = "celery_guard: told elsewhere"
 
 
 def encode(value: Any, serializer: str) -> str:

@@ -67,7 +67,7 @@ def deliver(guard: Guard, task: Any, request: Any, delivery: Delivery) -> Any:
         raise Ignore("nothing is owed, or another message tells this ending")
     if ending.state is State.CANCELLED:
         _tell_cancelled(guard, task, request)
-    if ending.state is State.SUCCEEDED and ending.result is None:
+    if ending.state is State.SUCCEEDED and ending.result in (None, codec.TOLD_ELSEWHERE):
         mark_ending(request, State.FAILED, owed=True)
         raise ResultNotKept("the run that this one is the same as had a result larger than guard_result_max_bytes")
     mark_ending(request, ending.state, owed=True)

@@ -80,7 +80,7 @@ class Held:
         if for_a_successor:
             return runs.vacate(self.claim)
         success = Finish(State.SUCCEEDED, Reason.SUCCEEDED)
-        return runs.settle(self.claim, success, result="null", owed=False)
+        return runs.settle(self.claim, success, result=codec.TOLD_ELSEWHERE, owed=False)
 
     def is_completed(self) -> bool:
         """Whether the caller's transaction with the success has committed."""

@@ -76,9 +76,10 @@ def _again(app: Any, old: TaskRun) -> NewRun:
 
 
 def _repeated(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a run that repeats another: what follows it has new ids, since the old have their endings."""
+    """Return the options of a run that repeats another: what follows it has new ids, since the old ones have ended."""
     kept = {name: value for name, value in options.items() if name not in _GONE}
-    return _with_new_ids({"options": kept}, {})["options"]
+    repeated: dict[str, Any] = _with_new_ids({"options": kept}, {})["options"]
+    return repeated
 
 
 def _with_new_ids(signature: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:

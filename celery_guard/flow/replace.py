@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import chain, chord
-from celery.canvas import Signature
+from celery import chord
+from celery.canvas import Signature, _chain
 
 from celery_guard.errors import RunCancelled
 from celery_guard.flow.context import running_here
@@ -26,14 +26,14 @@ def hand_over_row(task: Any, replacement: Signature) -> None:
     if run is None or run.held is None:
         return
     last = _last(replacement)
-    is_guarded = hasattr(task.app.tasks.get(last.task), "idempotency_rerun_after") if last is not None else False
-    if not run.held.vacate(for_a_successor=is_guarded):
+    successor = task.app.tasks.get(last.task) if last is not None else None
+    if not run.held.vacate(for_a_successor="_guard_bound" in type(successor).__dict__):
         raise RunCancelled("cancelled", f"the run {run.id} is no longer this attempt's, and can't be replaced")
 
 
 def _last(signature: Any) -> Any:
     """Return the signature whose result is the whole one's."""
-    if isinstance(signature, chain):
+    if isinstance(signature, _chain):
         return _last(signature.tasks[-1]) if signature.tasks else None
     if isinstance(signature, chord):
         return _last(signature.body)

@@ -14,7 +14,7 @@ from celery.result import AsyncResult, EagerResult, assert_will_not_block
 from celery_guard.core.idempotency import checked_key
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import ResultNotKept, RunNotFound
-from celery_guard.flow.codec import decode
+from celery_guard.flow.codec import TOLD_ELSEWHERE, decode
 from celery_guard.flow.guard import guard_of
 from celery_guard.flow.settle import ending_error
 from celery_guard.store.records import TaskRun
@@ -109,7 +109,7 @@ class GuardedResult(AsyncResult):  # type: ignore[misc]
     def _row_meta(self, told: Any) -> dict[str, Any]:
         guard = guard_of(self.app)
         run = guard.runs.find(self.id)
-        if run is None:
+        if run is None or (told and run.encoded_result == TOLD_ELSEWHERE):
             return told or {"status": states.PENDING, "result": None}
         status = _CELERY_STATES[run.state]
         return {"status": status, "result": self._row_result(run), "task_id": self.id, "traceback": None}
@@ -121,7 +121,7 @@ class GuardedResult(AsyncResult):  # type: ignore[misc]
             return self.backend.exception_to_python(json.loads(run.encoded_result))
         if run.state is not State.SUCCEEDED:
             return _error_of(run)
-        if run.encoded_result is None:
+        if run.encoded_result is None or run.encoded_result == TOLD_ELSEWHERE:
             return ResultNotKept(
                 f"the result of the run {run.id} is larger than guard_result_max_bytes, or can't be encoded"
             )

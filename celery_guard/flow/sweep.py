@@ -52,14 +52,16 @@ class Sweeper:
 
         Each batch is a transaction of its own, so this may be killed at any moment.
         """
-        state = self._states.pop(0)
-        self._states.append(state)
+        state = self._states[0]
         until = time.monotonic() + PRUNE_ROUND
         age, key_age = self.guard.settings.retention[state.value], self._longest_ttl()
-        while self.guard.runs.prune(state, age, key_age, limit=PRUNE_BATCH) == PRUNE_BATCH:
+        any_deleted = False
+        while self.guard.runs.prune(state, age, key_age, limit=PRUNE_BATCH):
+            any_deleted = True
             if time.monotonic() >= until:
                 return True
-        return False
+        self._states.append(self._states.pop(0))
+        return any_deleted
 
     def prune_workers(self) -> None:
         """Delete workers that stopped longer ago than any run is kept that may name them."""

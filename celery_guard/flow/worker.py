@@ -199,14 +199,19 @@ class Keeper:
             self._receive(until=0.0)
         while self._unsettled:
             request, outcome = self._unsettled[0].request, self._unsettled[0].outcome
-            settle_for_child(
-                self.guard,
-                request.task,
-                request.id,
-                request.token,
-                outcome,
-                attempts_before=request.attempts_before,
-            )
+            try:
+                settle_for_child(
+                    self.guard,
+                    request.task,
+                    request.id,
+                    request.token,
+                    outcome,
+                    attempts_before=request.attempts_before,
+                )
+            except StoreUnavailable:
+                raise
+            except Exception:  # one that can't be settled must not keep the others; the audit ends it
+                logger.exception("%s[%s] could not be settled for its child", request.name, request.id)
             self._unsettled.pop(0)
             request.acknowledge()
 

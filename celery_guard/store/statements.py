@@ -272,7 +272,7 @@ def _publish(where: Any) -> Any:
 
 
 def _of_a_newer_payload() -> Any:
-    """The fingerprint of what an attempt brought; a key goes on to know that of the submission, which stays before it."""
+    """The fingerprint of what an attempt brought, behind that of the submission, which a key goes on to know."""
     submitted_with = func.substr(RUN.fingerprint, 1, 42)
     both = submitted_with.concat(literal_column("'/'")).concat(func.substr(_given("fingerprint"), 1, 20))
     return case((RUN.idempotency_key.is_(None), _given("fingerprint")), else_=both)

@@ -11,6 +11,7 @@ from celery_guard.core.faults import Category, Configured, classify, fault_of
 from celery_guard.core.rules import SHIPPED, Look
 from celery_guard.errors import RetryableError
 from tests.factories import NOON
+from tests.infra.naming import shown
 from tests.rules.verdicts import NO, UNKNOWN, YES, Verdict, verdict_on
 
 if sys.version_info < (3, 11):
@@ -138,7 +139,7 @@ def test_a_class_that_only_pretends_to_be_one_of_a_library_is_no_harm(name, valu
         (True, (UNKNOWN, "unknown")),
         (None, (UNKNOWN, "unknown")),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_status_may_be_a_number_or_its_text(status, expected):
     response = type("Response", (), {"status_code": status, "headers": {}})()

@@ -30,6 +30,7 @@ from celery_guard import (
 from celery_guard.core.decide import Finish
 from celery_guard.core.faults import Category
 from celery_guard.flow.settle import lost_fault
+from tests.infra.naming import shown
 
 
 @pytest.fixture(params=[None, "cache+memory://"], ids=["without a backend", "with a backend"])
@@ -449,7 +450,7 @@ def test_an_error_whose_arguments_no_json_can_hold_still_ends_the_run(open_shop)
     assert result.run.state is State.FAILED
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), MemoryError("full"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(1), MemoryError("full"), KeyboardInterrupt()], ids=shown)
 def test_an_error_that_would_end_the_process_is_a_fault_like_any_other(order, shop, error):
     order.raising += [error]
     result = order.delay()
@@ -460,7 +461,7 @@ def test_an_error_that_would_end_the_process_is_a_fault_like_any_other(order, sh
     assert result.run.state is State.RETRYING
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), MemoryError("full"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(1), MemoryError("full"), KeyboardInterrupt()], ids=shown)
 def test_an_error_that_would_end_the_process_ends_the_run_by_its_attempts(order, shop, error):
     order.raising += [error]
     result = order.apply_async(max_attempts=1)

@@ -16,6 +16,7 @@ from celery_guard import (
     TaskFailed,
     UnserializableArgument,
 )
+from tests.infra.naming import shown
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_wait_beyond_the_deadline_ends_the_run(again, shop):
         {"task_id": "another"},
         {"idempotency_key": "order-7"},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_wrong_wish_fails_the_run_with_what_is_wrong(again, shop, asking):
     again.asking = asking
@@ -162,7 +163,7 @@ def test_a_wrong_wish_fails_the_run_with_what_is_wrong(again, shop, asking):
     assert next(iter(asking)) in result.run.last_error
 
 
-@pytest.mark.parametrize("when", ["soon", timedelta(seconds=5), float("nan"), 1e300, object()], ids=str)
+@pytest.mark.parametrize("when", ["soon", timedelta(seconds=5), float("nan"), 1e300, object()], ids=shown)
 def test_celerys_retry_raised_with_an_odd_time_waits_as_the_backoff_says(shop, when):
     @shop.app.task
     def again():
@@ -289,7 +290,7 @@ def test_the_same_arguments_come_again(again, shop):
         ({"kwargs": {}}, [[1], {}]),
         ({"args": [], "kwargs": {}}, [[], {}]),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_other_arguments_take_the_place_of_the_first(again, shop, asking, expected):
     again.asking = {**asking, "countdown": 0.01}

@@ -19,6 +19,7 @@ from celery_guard import (
     current_run,
 )
 from celery_guard.flow.submit import new_run_id
+from tests.infra.naming import shown
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_options_of_the_guard_may_be_set_on_a_signature(add, shop):
 
 
 @pytest.mark.parametrize(
-    "deadline", [120, 120.0, timedelta(minutes=2), lambda now: now + timedelta(minutes=2)], ids=str
+    "deadline", [120, 120.0, timedelta(minutes=2), lambda now: now + timedelta(minutes=2)], ids=shown
 )
 def test_a_deadline_is_seconds_a_duration_or_a_moment(add, shop, deadline):
     given = deadline(shop.clock()) if callable(deadline) else deadline
@@ -526,7 +527,7 @@ def test_an_unguarded_call_inside_a_guarded_one_knows_the_outer_run(add, shop):
     assert result.get() == result.id
 
 
-@pytest.mark.parametrize("countdown", [-1, True, "5", float("nan"), float("inf"), 10**400, object()], ids=repr)
+@pytest.mark.parametrize("countdown", [-1, True, "5", float("nan"), float("inf"), 10**400, object()], ids=shown)
 def test_a_countdown_that_is_none_is_refused(add, shop, countdown):
     with pytest.raises(InvalidOption, match="countdown must be a number of seconds of at least 0"):
         add.apply_async((1,), countdown=countdown)

@@ -17,7 +17,7 @@ from celery_guard.flow.deliver import follow_up_is_through
 from celery_guard.flow.submit import new_run_id
 from celery_guard.observe.logs import logger
 
-__all__ = ["FIXED", "is_guarded", "is_last_call", "put_under_guard"]
+__all__ = ["FIXED", "confirm_publishing", "is_guarded", "is_last_call", "put_under_guard"]
 
 #: What a guarded task can't be: each with the reason.
 FIXED = {
@@ -49,6 +49,15 @@ def put_under_guard(cls: Any, app: Any) -> None:
     cls.throws = (*cls.throws, RunEnded)  # an ending that the guard wrote is logged by the guard
     _wrap(cls)
     cls._guard_bound = True
+
+
+def confirm_publishing(app: Any) -> None:
+    """Have RabbitMQ confirm what is published, unless the configuration says otherwise."""
+    broker = app.conf.broker_write_url or app.conf.broker_url or "amqp://"
+    options = app.conf.broker_transport_options or {}
+    first = broker[0] if isinstance(broker, (list, tuple)) else broker
+    if str(first).startswith(("amqp", "pyamqp")) and "confirm_publish" not in options:
+        app.conf.broker_transport_options = {**options, "confirm_publish": True}
 
 
 def is_guarded(cls: type) -> bool:

@@ -17,6 +17,9 @@ __all__ = ["BY_REFERENCE", "HEADER", "LEASE", "header_of", "message_header", "pu
 #: The message header that is ours.
 HEADER = "guard"
 
+#: How long a broker that confirms may take to do so, in seconds; then the row is published again later.
+CONFIRM_TIMEOUT = 10.0
+
 #: The stored option that says: the message carries the run's id only.
 BY_REFERENCE = "guard_by_reference"
 
@@ -61,7 +64,12 @@ def publish(
     **transient: Any,
 ) -> Any:
     """Send one message by Celery's own ``send_task``; it needs no registered task."""
-    sent = {**options, **transient, "expires": None}  # the row expires; a broker would drop the message unheard
+    sent = {
+        "confirm_timeout": CONFIRM_TIMEOUT,
+        **options,
+        **transient,
+        "expires": None,
+    }  # the row expires; a broker would drop the message unheard
     if sent.pop(BY_REFERENCE, False):
         header = {**header, "fingerprint": None}  # the claim brings the arguments
         sent["argsrepr"], sent["kwargsrepr"] = saferepr(args, 256), saferepr(kwargs, 256)

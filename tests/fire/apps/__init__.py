@@ -1,0 +1,1 @@
+"""Apps for workers under fire."""

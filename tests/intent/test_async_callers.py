@@ -1,0 +1,199 @@
+"""Submitting from an event loop that must not be blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from celery_guard import IdempotencyConflict, InvalidOption, RunNotFound
+
+
+@pytest.fixture
+def ship(any_shop):
+    @any_shop.app.task
+    def ship(order_id):
+        return order_id
+
+    any_shop.guard.runs.clock()
+    return ship
+
+
+@pytest.fixture
+def postgres_ship(open_shop, postgres_url):
+    shop = open_shop(url=postgres_url)
+
+    @shop.app.task
+    def ship(order_id):
+        return order_id
+
+    return shop, ship
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def with_session(request, postgres_url):
+    """Run a coroutine function with a session of each driver."""
+    pytest.importorskip(request.param)
+
+    def run(work):
+        async def main():
+            engine = create_async_engine(make_url(postgres_url).set(drivername=f"postgresql+{request.param}"))
+            async with AsyncSession(engine) as session:
+                try:
+                    return await work(session)
+                finally:
+                    await session.close()
+                    await engine.dispose()
+
+        return asyncio.run(main())
+
+    return run
+
+
+def test_a_submission_from_a_loop_is_a_submission(ship, any_shop):
+    result = asyncio.run(ship.submit_async((7,), idempotency_key="order-7"))
+    again = asyncio.run(ship.submit_async((7,), idempotency_key="order-7"))
+
+    assert (result.created, again.created, again.id) == (True, False, result.id)
+    assert any_shop.message().headers["id"] == result.id
+
+
+def test_a_conflict_is_raised_to_the_awaiting_caller(ship):
+    asyncio.run(ship.submit_async((7,), idempotency_key="order-7"))
+
+    with pytest.raises(IdempotencyConflict):
+        asyncio.run(ship.submit_async((8,), idempotency_key="order-7"))
+
+
+def test_the_loop_goes_on_while_the_store_takes_its_time(ship, any_shop, monkeypatch):
+    inner, release = any_shop.guard.runs.submit, threading.Event()
+
+    def slow(run):
+        assert release.wait(20)
+        return inner(run)
+
+    monkeypatch.setattr(any_shop.guard.runs, "submit", slow)
+
+    async def main():
+        pending = asyncio.ensure_future(ship.submit_async((7,)))
+        await asyncio.sleep(0)
+        loop.call_soon(release.set)  # only a loop that is not blocked gets here
+        return await pending
+
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(main()).created
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_the_loop_goes_on_while_the_broker_takes_its_time_after_the_commit(postgres_ship, with_session, monkeypatch):
+    shop, ship = postgres_ship
+    inner, release, threads = shop.app.send_task, threading.Event(), []
+
+    def slow(*args, **kwargs):
+        threads.append(threading.current_thread())
+        assert release.wait(20)
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(shop.app, "send_task", slow)
+
+    async def work(session):
+        await ship.submit_async((7,), session=session)
+        await session.commit()
+        release.set()  # only a loop that is not blocked gets here
+
+    with_session(work)
+
+    assert threads
+    assert threads[0] is not threading.main_thread()
+    assert len(shop.messages()) == 1
+
+
+def test_nothing_is_seen_before_the_commit_of_an_async_session(postgres_ship, with_session):
+    shop, ship = postgres_ship
+
+    async def work(session):
+        result = await ship.submit_async((7,), session=session)
+        with pytest.raises(RunNotFound):
+            _ = result.run
+        assert shop.messages() == []
+        await session.commit()
+        return result
+
+    result = with_session(work)
+
+    assert shop.message().headers["id"] == result.id
+    assert result.run.state == "queued"
+
+
+def test_a_rollback_of_an_async_session_leaves_nothing(postgres_ship, with_session):
+    shop, ship = postgres_ship
+
+    async def work(session):
+        await ship.submit_async((7,), session=session, idempotency_key="order-7")
+        await session.rollback()
+
+    with_session(work)
+
+    assert shop.rows() == shop.messages() == []
+
+
+def test_a_savepoint_of_an_async_session_rolls_back_alone(postgres_ship, with_session):
+    shop, ship = postgres_ship
+
+    async def work(session):
+        outer = await ship.submit_async((1,), session=session)
+        savepoint = await session.begin_nested()
+        await ship.submit_async((2,), session=session)
+        await savepoint.rollback()
+        await session.commit()
+        return outer
+
+    outer = with_session(work)
+
+    assert [run.id for run in shop.rows()] == [outer.id]
+    assert shop.message().headers["id"] == outer.id
+
+
+def test_keys_countdowns_meta_and_deadlines_work_with_every_driver(postgres_ship, with_session):
+    shop, ship = postgres_ship
+
+    async def work(session):
+        options = {"idempotency_key": "k", "meta": {"user": "ada"}, "deadline": 3_600, "countdown": 60}
+        first = await ship.submit_async((7,), session=session, **options)
+        again = await ship.submit_async((7,), session=session, **options)
+        with pytest.raises(IdempotencyConflict):
+            await ship.submit_async((8,), session=session, idempotency_key="k")
+        await session.execute(text("SELECT 1"))
+        await session.commit()
+        return first, again
+
+    first, again = with_session(work)
+
+    assert (again.id, again.created) == (first.id, False)
+    assert (first.run.meta, first.run.next_retry_at is not None) == ({"user": "ada"}, True)
+    assert len(shop.rows()) == 1
+
+
+def test_an_async_session_given_to_a_blocking_call_is_refused_with_the_remedy(postgres_ship, with_session):
+    _, ship = postgres_ship
+
+    async def work(session):
+        with pytest.raises(InvalidOption, match="await submit_async"):
+            ship.apply_async((7,), session=session)
+
+    with_session(work)
+
+
+def test_a_hundred_submissions_at_once_are_a_hundred_runs(ship, any_shop):
+    async def main():
+        return await asyncio.gather(*(ship.submit_async((n,)) for n in range(100)))
+
+    results = asyncio.run(main())
+
+    assert len({result.id for result in results}) == len(any_shop.rows()) == 100

@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 # Most tests wait for processes, so more of them run at once than there are cores.
-PYTEST_ARGS ?= -n 4 --dist loadfile
+PYTEST_ARGS ?= -n 4 --dist loadfile --ignore=tests/fire --ignore=tests/chaos
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs chaos clean
+.PHONY: help demo test fire check docs chaos clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,8 +15,11 @@ help:  ## Show this list.
 demo: $(VENV)/.demo  ## Run the example project on one real worker; KEEP=1 leaves it and Flower up.
 	$(BIN)/python -m example_project.demo
 
-test: $(VENV)/.test  ## Run all tests; servers that do not listen are started where their programs exist.
+test: $(VENV)/.test  ## Run the tests; servers that do not listen are started where their programs exist.
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fire: $(VENV)/.test  ## Run the long tests that kill, freeze and flush servers and workers, one after the other.
+	$(BIN)/python -m pytest tests/fire tests/chaos
 
 chaos: $(VENV)/.test  ## Kill, freeze and restart everything around real work; CHAOS_ARGS="--runs 1000 --broker redis".
 	$(BIN)/python -m tests.chaos.run $(CHAOS_ARGS)

@@ -257,7 +257,7 @@ def test_rabbitmq_must_wait_longer_than_the_longest_attempt(with_task, rabbitmq_
     assert found == [{"pass"}, {"warn"}, {"pass"}]
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, "warn"), ({"confirm_publish": True}, "pass")])
+@pytest.mark.parametrize(("options", "expected"), [({}, "pass"), ({"confirm_publish": False}, "warn")])
 def test_rabbitmq_should_confirm(with_task, rabbitmq_server, options, expected):
     shop = with_task(broker=rabbitmq_server.url, config={"broker_transport_options": options})
 

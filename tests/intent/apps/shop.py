@@ -190,13 +190,17 @@ class Existing(Task):
 
     abstract = True
     max_retries = 2
-    default_retry_delay = 0
+    default_retry_delay = 0.5
 
     def on_failure(self, exc, task_id, args, kwargs, einfo):
         note("on_failure", task_id, error=type(exc).__name__)
 
     def on_retry(self, exc, task_id, args, kwargs, einfo):
         note("on_retry", task_id)
+
+
+#: With no wait at all, plain Celery may write RETRY over the ending that another child has written already.
+SOON = 0.5
 
 
 class Guarded(Existing, GuardedTask):
@@ -215,7 +219,7 @@ def _existing(base, name):
             raise self.retry(exc=error) from error
 
     @app.task(
-        base=base, name=f"{name}.by_itself", autoretry_for=(Busy,), retry_kwargs={"max_retries": 1, "countdown": 0}
+        base=base, name=f"{name}.by_itself", autoretry_for=(Busy,), retry_kwargs={"max_retries": 1, "countdown": SOON}
     )
     def by_itself():
         note("begin", current_request_id(by_itself))
@@ -225,7 +229,7 @@ def _existing(base, name):
     def second_time_lucky(self):
         note("begin", self.request.id)
         if self.request.retries == 0:
-            raise self.retry(countdown=0)
+            raise self.retry(countdown=SOON)
         return self.request.retries
 
     @app.task(base=base, name=f"{name}.expected", throws=(KeyError,))

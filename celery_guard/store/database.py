@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -288,7 +290,9 @@ def _new_engine(url: str, options: Mapping[str, Any]) -> Engine:
         "pool_timeout": 10,
         "pool_recycle": 1_800,
     }
-    arguments = {"timeout": 15, "isolation_level": None, "check_same_thread": False} if embedded else _POSTGRESQL
+    arguments = (
+        {"timeout": _SQLITE_PATIENCE, "isolation_level": None, "check_same_thread": False} if embedded else _POSTGRESQL
+    )
     given = dict(options)
     merged = {**defaults, **given, "connect_args": {**arguments, **given.get("connect_args", {})}}
     try:
@@ -314,9 +318,28 @@ def _prepare_postgresql(connection: Any, record: Any) -> None:
     connection.autocommit = True
 
 
+_SQLITE_PATIENCE = 15  # seconds that a connection waits for another one's lock
+
+
 def _prepare_sqlite(connection: Any, record: Any) -> None:
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=15000"):
+    _write_ahead(cursor)
+    for pragma in ("synchronous=FULL", f"busy_timeout={1000 * _SQLITE_PATIENCE}"):
         cursor.execute(f"PRAGMA {pragma}")
         cursor.fetchall()
     cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    # Two connections that both turn a new file to WAL could wait for each other for ever, so SQLite refuses one of
+    # them at once, whatever its busy timeout. The file stays in WAL: whoever comes later has nothing to change.
+    limit = time.monotonic() + _SQLITE_PATIENCE
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            cursor.fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > limit:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))

@@ -525,6 +525,18 @@ def test_closing_twice_is_closing_once(database):
 # busy SQLite
 
 
+@FORKS
+def test_a_new_file_opened_by_several_processes_at_once_serves_them_all(tmp_path):
+    for number in range(60):
+        database = Database(f"sqlite:///{tmp_path / f'{number}.db'}")
+
+        def journal(database=database):
+            with database.connection() as connection:
+                return connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+
+        assert in_forks(4, journal) == ["wal"] * 4
+
+
 def test_a_writer_waits_for_another_on_sqlite(sqlite_url):
     database = Database(sqlite_url)
     runs = RunStore(database, NAMESPACE)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["JSON", "cell", "colour", "print_json", "print_table", "progress", "seconds", "spell", "stamp"]
+__all__ = ["JSON", "cell", "colour", "print_json", "print_table", "progress", "seconds"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,29 +68,9 @@ def cell(value: str) -> str:
     return "".join(char if char.isprintable() else " " for char in value).strip()
 
 
-def stamp(moment: datetime | None) -> str:
-    """Write a moment for people: UTC, to the second."""
-    return "" if moment is None else moment.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
 def seconds(duration: timedelta | None) -> float | None:
     """Write a duration for programs."""
     return None if duration is None else round(duration.total_seconds(), 6)
-
-
-def spell(duration: timedelta | None) -> str:
-    """Write a duration for people, in its two largest units."""
-    if duration is None:
-        return ""
-    total = abs(duration.total_seconds())
-    sign = "-" if duration < timedelta(0) else ""
-    if total < 60:
-        return f"{sign}{total:.3g} s" if total < 10 else f"{sign}{total:.0f} s"
-    for size, large, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
-        if total >= size:
-            rest = int(total % size // smaller)
-            return f"{sign}{int(total // size)} {large}" + (f" {rest} {small}" if rest else "")
-    raise AssertionError(duration)
 
 
 def _print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_guard.cli.access import guard_for
-from celery_guard.cli.output import JSON, print_json, progress, spell
+from celery_guard.cli.output import JSON, print_json, progress
 from celery_guard.core.states import TERMINAL, State
+from celery_guard.core.wording import spell
 
 if TYPE_CHECKING:
     from celery_guard.flow.guard import Guard

@@ -10,13 +10,15 @@ import click
 
 from celery_guard.cli.access import guard_for, reports_for
 from celery_guard.cli.filters import CursorText, filter_options, read_filter
-from celery_guard.cli.output import JSON, print_json, print_table, stamp
+from celery_guard.cli.output import JSON, print_json, print_table
+from celery_guard.core.wording import stamp
+from celery_guard.observe.story import said_reason
 
 if TYPE_CHECKING:
     from celery_guard.store.records import TaskRun
     from celery_guard.store.reports import Cursor
 
-__all__ = ["run_as_json", "runs", "said_reason"]
+__all__ = ["run_as_json", "runs"]
 
 _COLUMNS = ("id", "state", "reason", "task", "attempt", "submitted", "ended", "deadline", "error")
 
@@ -46,11 +48,6 @@ def run_as_json(run: TaskRun) -> dict[str, Any]:
     row = asdict(run)
     del row["encoded_result"], row["attempts"]
     return row
-
-
-def said_reason(run: TaskRun) -> str:
-    """Return the terminal reason where it says more than the state."""
-    return run.terminal_reason.value if run.terminal_reason and run.terminal_reason.value != run.state.value else ""
 
 
 def _row(run: TaskRun) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ import click
 
 from celery_guard.cli.access import guard_for, reports_for
 from celery_guard.cli.filters import SINCE
-from celery_guard.cli.output import JSON, print_json, print_table, spell, stamp
+from celery_guard.cli.output import JSON, print_json, print_table
+from celery_guard.core.wording import spell, stamp
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_guard.cli.access import guard_for, reports_for
-from celery_guard.cli.output import JSON, print_json, print_table, spell, stamp
+from celery_guard.cli.output import JSON, print_json, print_table
+from celery_guard.core.wording import spell, stamp
 
 if TYPE_CHECKING:
     from celery_guard.store.reports import WorkerReport

@@ -111,3 +111,35 @@ def test_runs_of_another_namespace_are_not_shown(open_app, store_url):
 
     assert ours.run("show", run_id).exit_code == 1
     assert ours.json("runs")["runs"] == []
+
+
+def test_the_picture_is_a_page_of_its_own(any_shop, tmp_path):
+    run_id, file = any_shop.apply("busy", "o<7>"), tmp_path / "run.html"
+
+    told = lines(any_shop, run_id, "--html", str(file))
+
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.count('class="attempt retryable"') == 3
+    assert "busy with o&lt;7&gt;" in page
+    assert told.startswith(run_id)
+
+
+def test_the_picture_can_be_printed_alone(any_shop):
+    run_id = any_shop.apply("busy")
+
+    assert lines(any_shop, run_id, "--html", "-").endswith("</html>\n")
+
+
+def test_a_picture_that_can_not_be_written_is_a_mistake_told_in_a_line(any_shop, tmp_path):
+    result = any_shop.run("show", any_shop.apply("busy"), "--html", str(tmp_path / "no" / "run.html"))
+
+    assert result.exit_code == 1
+    assert "run.html" in result.stderr
+
+
+def test_no_picture_is_begun_for_an_unknown_run(any_shop, tmp_path):
+    file = tmp_path / "run.html"
+
+    assert any_shop.run("show", "nobody", "--html", str(file)).exit_code == 1
+    assert not file.exists()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from celery_guard.cli.output import spell
 from celery_guard.cli.preflight.finding import Finding, fail, guarded_tasks, ok, warn
 from celery_guard.cli.preflight.tasks import longest_attempt
+from celery_guard.core.wording import spell
 from celery_guard.flow.guard import task_settings
 
 __all__ = [

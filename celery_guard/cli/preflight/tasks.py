@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from celery_guard.cli.output import spell
 from celery_guard.cli.preflight.finding import Finding, fail, guarded_tasks, ok, per_task, warn
+from celery_guard.core.wording import spell
 from celery_guard.flow.guard import guard_of
 from celery_guard.flow.request import GuardedRequest
 from celery_guard.settings import UNLIMITED_ATTEMPTS, TaskSettings

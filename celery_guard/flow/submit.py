@@ -26,6 +26,7 @@ from celery_guard.errors import (
     StoreUnavailable,
 )
 from celery_guard.flow import codec
+from celery_guard.flow.beside import beside
 from celery_guard.flow.context import ancestor_of
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.publish import BY_REFERENCE, fresh_lease, message_header, publish
@@ -52,6 +53,7 @@ __all__ = [
     "new_run_id",
     "send",
     "send_after_commit",
+    "send_beside",
     "submit",
     "submit_stillborn",
 ]
@@ -67,7 +69,7 @@ class Publishing(Enum):
     """Who publishes a new row."""
 
     HERE = "this process, at once"
-    AFTER_COMMIT = "this process after the caller's commit, else the dispatcher"
+    SOON = "this process once the row is committed, else the dispatcher"
     NOBODY = "nobody: it runs eagerly, or its message is here already"
 
 
@@ -196,17 +198,23 @@ def send(draft: Draft, run: Submitted) -> bool:
 
 def send_after_commit(draft: Draft, run: Submitted) -> None:
     """Publish a row whose transaction has just committed; where an event loop runs, in a thread beside it."""
-
-    def publish_and_note() -> None:
-        if send(draft, run):
-            _note(lambda: guard_of(draft.task.app).runs.published(run.id, lease=fresh_lease()), run)
-
     try:
-        loop = asyncio.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
-        publish_and_note()
+        _send_and_note(draft, run)
     else:
-        loop.run_in_executor(None, publish_and_note)
+        send_beside(draft, run)
+
+
+def send_beside(draft: Draft, run: Submitted) -> None:
+    """Publish a committed row in a thread beside the caller. Where too many wait for that, the dispatcher does it."""
+    if not beside(lambda: _send_and_note(draft, run)):
+        logger.warning("%s[%s] is accepted and left to the dispatcher: the broker is slow", run.type, run.id)
+
+
+def _send_and_note(draft: Draft, run: Submitted) -> None:
+    if send(draft, run):
+        _note(lambda: guard_of(draft.task.app).runs.published(run.id, lease=fresh_lease()), run)
 
 
 def _note(work: Callable[[], Any], run: Submitted) -> None:
@@ -273,7 +281,7 @@ _NOTHING = Asked(inherit_deadline=False)
 def _publishing(publishing: Publishing) -> dict[str, Any]:
     if publishing is Publishing.HERE:
         return {"lease": fresh_lease()}
-    return {"lease": _SOON if publishing is Publishing.AFTER_COMMIT else None, "published": False}
+    return {"lease": _SOON if publishing is Publishing.SOON else None, "published": False}
 
 
 def _follower(run: NewRun, first: Submitted, runs: RunStore) -> Submitted:

@@ -27,6 +27,7 @@ from celery_guard.flow.submit import (
     draft,
     send,
     send_after_commit,
+    send_beside,
     submit,
     submit_stillborn,
 )
@@ -121,6 +122,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         meta: Mapping[str, Any] | None = None,
         inherit_deadline: bool = True,
         session: Any = None,
+        wait_for_broker: bool = True,
         **options: Any,
     ) -> Any:
         """Submit a run: its row first, then its message. Everything that Celery's ``apply_async`` takes, and:
@@ -134,6 +136,8 @@ class GuardedTask(Task):  # type: ignore[misc]
             inherit_deadline: whether a run submitted from a body ends no later than its parent.
             session: a SQLAlchemy ``Session`` or ``Connection`` on the same database: the row is written in its
                 transaction, and the message goes out after the outermost commit.
+            wait_for_broker: False returns as soon as the row is written; a thread beside the caller sends the message,
+                and a worker's dispatcher does where that does not succeed within a few seconds.
 
         Returns:
             A :class:`~celery_guard.GuardedResult`: an ``AsyncResult`` with ``run`` and ``created``.
@@ -154,8 +158,10 @@ class GuardedTask(Task):  # type: ignore[misc]
         options.update(link=maybe_list(link), link_error=maybe_list(link_error), producer=producer)
         if session is not None:
             return self._submit_in(session, args, kwargs, asked, task_id, shadow, options)
-        submit_one = self._follow_up if ancestor_of(self.app).follows_up else self._submit
-        return submit_one(args, kwargs, asked, task_id, shadow, options)
+        if ancestor_of(self.app).follows_up:
+            return self._follow_up(args, kwargs, asked, task_id, shadow, options)
+        publishing = Publishing.HERE if wait_for_broker else Publishing.SOON
+        return self._submit(args, kwargs, asked, task_id, shadow, options, publishing)
 
     async def submit_async(self, *args: Any, session: Any = None, **kwargs: Any) -> Any:
         """Do what :meth:`apply_async` does without blocking the event loop.
@@ -256,13 +262,20 @@ class GuardedTask(Task):  # type: ignore[misc]
         return args, kwargs, options
 
     def _submit(
-        self, args: Any, kwargs: Any, asked: Asked, task_id: str | None, shadow: str | None, options: dict[str, Any]
+        self,
+        args: Any,
+        kwargs: Any,
+        asked: Asked,
+        task_id: str | None,
+        shadow: str | None,
+        options: dict[str, Any],
+        publishing: Publishing = Publishing.HERE,
     ) -> Any:
         args, kwargs, options = self._prepared(args, kwargs, shadow, options)
-        made = draft(self, args, kwargs, task_id=task_id, options=options, asked=asked)
+        made = draft(self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=publishing)
         run = submit(made, guard_of(self.app).runs)
         if run.created and not run.waits:
-            send(made, run)
+            (send if publishing is Publishing.HERE else send_beside)(made, run)
         return self._result(run.id, run.created, bool(made.options.get("ignore_result")))
 
     def _submit_in(
@@ -278,9 +291,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         """Submit in the caller's transaction; publish once it has committed, as far as that can be known."""
         guard, session = guard_of(self.app), unscoped(session)
         args, kwargs, options = self._prepared(args, kwargs, shadow, options)
-        made = draft(
-            self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=Publishing.AFTER_COMMIT
-        )
+        made = draft(self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=Publishing.SOON)
         run = submit(made, RunStore(Joined(guard.database, session), guard.settings.namespace))
         if run.created and not run.waits:
             after_commit(session, lambda: send_after_commit(made, run))

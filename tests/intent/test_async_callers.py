@@ -10,6 +10,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from celery_guard import IdempotencyConflict, InvalidOption, RunNotFound
+from tests.infra.polling import eventually
 
 
 @pytest.fixture
@@ -51,6 +52,11 @@ def with_session(request, postgres_url):
         return asyncio.run(main())
 
     return run
+
+
+def published(shop):
+    """Wait until the thread beside the loop has published the one row, and noted it."""
+    eventually(lambda: shop.sql("SELECT publishes FROM task_run") == [(1,)], within=60)
 
 
 def test_a_submission_from_a_loop_is_a_submission(ship, any_shop):
@@ -111,6 +117,7 @@ def test_the_loop_goes_on_while_the_broker_takes_its_time_after_the_commit(postg
 
     assert threads
     assert threads[0] is not threading.main_thread()
+    published(shop)
     assert len(shop.messages()) == 1
 
 
@@ -127,6 +134,7 @@ def test_nothing_is_seen_before_the_commit_of_an_async_session(postgres_ship, wi
 
     result = with_session(work)
 
+    published(shop)
     assert shop.message().headers["id"] == result.id
     assert result.run.state == "queued"
 
@@ -157,6 +165,7 @@ def test_a_savepoint_of_an_async_session_rolls_back_alone(postgres_ship, with_se
     outer = with_session(work)
 
     assert [run.id for run in shop.rows()] == [outer.id]
+    published(shop)
     assert shop.message().headers["id"] == outer.id
 
 
@@ -178,6 +187,36 @@ def test_keys_countdowns_meta_and_deadlines_work_with_every_driver(postgres_ship
     assert (again.id, again.created) == (first.id, False)
     assert (first.run.meta, first.run.next_retry_at is not None) == ({"user": "ada"}, True)
     assert len(shop.rows()) == 1
+
+
+def test_a_caller_that_does_not_wait_for_the_broker_has_its_run(ship, any_shop):
+    result = ship.apply_async((7,), wait_for_broker=False)
+
+    assert result.created
+    assert result.run.state == "queued"
+    published(any_shop)
+    assert any_shop.message().headers["id"] == result.id
+
+
+def test_a_broker_that_takes_its_time_keeps_no_caller_waiting_and_no_crowd_of_threads(ship, any_shop, monkeypatch):
+    release, inner = threading.Event(), any_shop.app.send_task
+
+    def slow(*args, **kwargs):
+        assert release.wait(60)
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(any_shop.app, "send_task", slow)
+    before = threading.active_count()
+    results = [ship.apply_async((n,), wait_for_broker=False) for n in range(60)]
+    threads = threading.active_count() - before
+    release.set()  # the callers are back, and none of them was published
+
+    assert threads <= 4
+    left = "SELECT count(*) FROM task_run WHERE publishes = 0"
+    eventually(lambda: any_shop.sql(left) == [(60 - 36,)], within=60)
+    any_shop.clock.advance(60)
+    any_shop.dispatch()
+    assert {message.headers["id"] for message in any_shop.messages()} == {result.id for result in results}
 
 
 def test_an_async_session_given_to_a_blocking_call_is_refused_with_the_remedy(postgres_ship, with_session):

@@ -33,7 +33,7 @@ def test_a_body_in_plain_python_is_stopped_at_its_deadline(life):
         ("end", "SoftTimeLimitExceeded"),
     ]
     with pytest.raises(DeadlineExceeded, match="failed_due_deadline"):
-        result.get(timeout=10)
+        result.get(timeout=30)
 
 
 def test_a_body_that_will_not_stop_is_killed_after_the_grace(life):

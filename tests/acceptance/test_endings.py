@@ -67,6 +67,6 @@ def test_500_runs_end_as_their_bodies_say(broker_url, postgres_url, scene):
         }, name
         assert {begun[run_id] for run_id in mine} == {kind.attempts}, name
         assert {ended[run_id] for run_id in mine} == {kind.attempts if kind.ends is None else kind.ends}, name
-    assert [result.get(timeout=5) for result in results["success after retries"]] == list(range(60))
-    assert [result.get(timeout=5) for result in results["tail of a chain"]] == [number + 11 for number in range(25)]
-    assert {result.get(timeout=5) for result in results["no result"]} == {None}
+    assert [result.get(timeout=30) for result in results["success after retries"]] == list(range(60))
+    assert [result.get(timeout=30) for result in results["tail of a chain"]] == [number + 11 for number in range(25)]
+    assert {result.get(timeout=30) for result in results["no result"]} == {None}

@@ -27,7 +27,7 @@ def test_a_chain_goes_on_exactly_once_whenever_the_child_of_its_head_died(life):
         "after the tail's message": 101,
     }
     life.ended(*(result.id for tail in tails.values() for result in (tail, tail.parent)), within=120)
-    assert [tail.parent.get(timeout=10) for tail in tails.values()] == [1, 10, 100]
+    assert [tail.parent.get(timeout=30) for tail in tails.values()] == [1, 10, 100]
     assert sorted(path.name for path in life.folder.glob("died-*")) == [
         "died-before-the-message",
         "died-before-the-tail",

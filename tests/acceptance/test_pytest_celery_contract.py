@@ -60,7 +60,8 @@ def celery_setup_cls(sqlite_url):
 def test_a_setup_is_a_broker_a_backend_and_a_worker_that_answers(celery_setup):
     assert len(celery_setup) == 3
     assert celery_setup.ready(ping=True, control=True)
-    assert celery_setup.worker.hostname() in celery_setup.app.control.ping(timeout=1)[0]
+    hostname = celery_setup.worker.hostname()
+    assert hostname in celery_setup.app.control.ping(destination=[hostname], timeout=30)[0]
 
 
 def test_a_task_of_ours_runs_on_the_worker(celery_setup):

@@ -36,6 +36,6 @@ def test_every_shape_of_a_task_runs_once_as_itself(shapes):
         results["with_its_own_call"].id
     ]
     ignored = results.pop("with_its_result_ignored")
-    assert ignored.get(timeout=10) is None
-    assert results.pop("with_pydantic").get(timeout=10) == {"value": "value"}
-    assert {result.get(timeout=10) for result in results.values()} == {"value"}
+    assert ignored.get(timeout=30) is None
+    assert results.pop("with_pydantic").get(timeout=30) == {"value": "value"}
+    assert {result.get(timeout=30) for result in results.values()} == {"value"}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from celery_guard.flow.explain import explain as explain
     from celery_guard.flow.result import EagerRun as EagerRun, GuardedResult as GuardedResult, get_run as get_run
     from celery_guard.flow.task import GuardedTask as GuardedTask
+    from celery_guard.observe.transitions import Transition as Transition
     from celery_guard.store.records import TaskRun as TaskRun
 
 __version__ = "0.1.0"
@@ -69,6 +70,7 @@ _HOMES = {
     "celery_guard.flow.redrive": ("redrive",),
     "celery_guard.flow.result": ("EagerRun", "GuardedResult", "get_run"),
     "celery_guard.flow.task": ("GuardedTask",),
+    "celery_guard.observe.transitions": ("Transition",),
     "celery_guard.store.records": ("TaskRun",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

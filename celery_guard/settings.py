@@ -91,6 +91,14 @@ def _delays(value: Any) -> Any:
     return tuple(_positive(_duration(delay)).total_seconds() for delay in value)
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    names = _several(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is not text")
+    return names
+
+
 def _several(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (tuple, list, set, frozenset)):
         raise ValueError("not a tuple")
@@ -109,6 +117,7 @@ OnWorkerLost = Literal["retry", "fail"]
 Message = Literal["full", "reference"]
 ClassNames = Annotated[tuple[str, ...], PlainValidator(_class_names)]
 Classifiers = Annotated[tuple[Any, ...], PlainValidator(_classifiers)]
+Names = Annotated[tuple[str, ...], PlainValidator(_names)]
 Rate = Annotated[str | None, BeforeValidator(_rate)]
 
 _RETENTION: Mapping[str, timedelta] = {
@@ -183,6 +192,7 @@ class Settings(BaseModel):
     retryable_errors: ClassNames = Field((), description=CLASS_NAMES)
     non_retryable_errors: ClassNames = Field((), description=CLASS_NAMES)
     classifiers: Classifiers = Field((), description="a tuple of callables or of their dotted names")
+    log_meta: Names = Field((), description="a tuple of the names in meta that log records may carry")
     task: TaskSettings
 
     @cached_property

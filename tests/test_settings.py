@@ -96,6 +96,7 @@ def test_nothing_at_all_gives_the_documented_defaults():
         "retryable_errors": (),
         "non_retryable_errors": (),
         "classifiers": (),
+        "log_meta": (),
         "task": {
             "deadline": timedelta(hours=24),
             "max_attempts": 5,

@@ -20,7 +20,7 @@ from celery_guard.flow.held import Held
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
 from celery_guard.flow.submit import adopt
-from celery_guard.observe.logs import log_settlement
+from celery_guard.observe.transitions import Transition
 from celery_guard.settings import TaskSettings
 from celery_guard.store.records import Claimed
 
@@ -50,6 +50,7 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
         return deliver(guard, task, request, delivery)
     attempt = _attempt(task, guard, settings, request, claimed)
     traced.run = attempt.run
+    guard.announce(Transition.started(task.name, claimed.claim, claimed.meta))
     executed = execute_body(attempt, body, before_start, args, kwargs)
     if attempt.held.completed is not None and patiently(attempt.held.is_completed):
         return _completed(attempt, attempt.held.completed[0])
@@ -115,6 +116,8 @@ def _settle(attempt: Attempt, executed: Executed) -> Settlement:
             claim,
             executed.outcome,
             now=attempt.run.now(),
+            meta=attempt.claimed.meta,
+            made_by="child",
             result=executed.encoded,
             owed=owes,
             lease=TELLING_LEASE,
@@ -134,7 +137,8 @@ def _settle(attempt: Attempt, executed: Executed) -> Settlement:
 def _completed(attempt: Attempt, result: Any) -> Any:
     """The body wrote the success in a transaction of its own; what it did afterwards changes nothing."""
     success = Finish(State.SUCCEEDED, Reason.SUCCEEDED, result=result)
-    log_settlement(attempt.task.name, attempt.claimed.claim, success)
+    claim, meta = attempt.claimed.claim, attempt.claimed.meta
+    attempt.guard.announce(Transition.settled(attempt.task.name, claim, success, meta, made_by="child"))
     mark_ending(attempt.request, success.state, owed=attempt.held.owes)
     return result
 

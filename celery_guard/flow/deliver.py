@@ -11,7 +11,7 @@ from celery import states
 from celery.app.task import get_actual_ignore_result
 from celery.exceptions import Ignore, TaskRevokedError
 
-from celery_guard.core.decide import Claim, Finish
+from celery_guard.core.decide import Finish
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import ResultNotKept
 from celery_guard.flow import codec
@@ -19,7 +19,8 @@ from celery_guard.flow.context import tracing
 from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.flow.publish import header_of
 from celery_guard.flow.settle import TELLING_LEASE, ending_error
-from celery_guard.observe.logs import log_settlement, logger
+from celery_guard.observe.logs import logger
+from celery_guard.observe.transitions import Transition
 from celery_guard.store.records import TaskRun
 
 __all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending"]
@@ -110,10 +111,10 @@ def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None
     if run.state is not State.QUEUED or run.next_retry_at is not None:
         raise Ignore(f"a copy of a run that is {run.state}")
     finish = _dead(guard, run)
-    if finish is None or not guard.runs.finish_waiting(run.id, finish, token=delivery.token):
+    ended = guard.runs.finish_waiting(run.id, finish, token=delivery.token) if finish else None
+    if ended is None:
         raise Ignore("another worker was faster")
-    claim = Claim(run.id, delivery.token, run.attempt, run.max_attempts, run.unknown_faults, run.deadline_at)
-    log_settlement(task.name, claim, finish)
+    guard.announce(Transition.settled(ended.type, ended.claim, ended.finish, ended.meta, made_by="child"))
 
 
 def _dead(guard: Guard, run: TaskRun) -> Finish | None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 
 from celery_guard.errors import InvalidOption
+from celery_guard.observe.announce import announce
+from celery_guard.observe.transitions import Transition
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
 from celery_guard.store.database import Database
 from celery_guard.store.effects import EffectStore
@@ -82,6 +84,10 @@ class Guard:
     def workers(self) -> WorkerStore:
         """The workers of this app's namespace."""
         return WorkerStore(self.database, self.settings.namespace)
+
+    def announce(self, transition: Transition) -> None:
+        """Tell everybody who watches of a move that was won, once it is committed."""
+        announce(transition, self.app, log_meta=self.settings.log_meta)
 
 
 def guard_of(app: Any) -> Guard:

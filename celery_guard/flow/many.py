@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_guard.errors import GuardError, InvalidOption
 from celery_guard.flow.guard import guard_of
-from celery_guard.flow.submit import Draft, Publishing, draft, send, submit
+from celery_guard.flow.submit import Draft, Publishing, announce_new, draft, send, submit
 from celery_guard.flow.wishes import Asked
 from celery_guard.store.records import Submitted
 
@@ -110,8 +110,11 @@ def _write(task: Any, drafts: list[Draft]) -> list[Submitted]:
 
 
 def _publish(task: Any, written: list[tuple[Draft, Submitted]]) -> None:
-    """Send the messages of a batch. Once one can't be sent, the dispatcher sends the rest: a broker that is away costs
-    its time once."""
+    """Announce a batch and send its messages. Once one can't be sent, the dispatcher sends the rest: a broker that is
+    away costs its time once."""
+    guard = guard_of(task.app)
+    for made, run in written:
+        announce_new(guard, made.run, run)
     waiting = [(made, run) for made, run in written if run.created and not run.waits]
     with task.app.producer_pool.acquire(block=True) as producer:
         while waiting:
@@ -120,4 +123,4 @@ def _publish(task: Any, written: list[tuple[Draft, Submitted]]) -> None:
             if not send(made, run):
                 break
     if waiting:
-        guard_of(task.app).runs.publish_soon([run.id for _, run in waiting], delay=1.0)
+        guard.runs.publish_soon([run.id for _, run in waiting], delay=1.0)

@@ -10,7 +10,7 @@ from celery_guard.errors import InvalidOption, RunNotFound, StoreUnavailable
 from celery_guard.flow import codec
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.result import GuardedResult, get_run
-from celery_guard.flow.submit import new_run_id
+from celery_guard.flow.submit import announce_new, new_run_id
 from celery_guard.store.records import NewRun, TaskRun
 
 __all__ = ["redrive"]
@@ -42,8 +42,10 @@ def redrive(run_id: str, *, app: Any = None) -> Any:
     if not old.is_terminal:
         raise InvalidOption(f"the run {run_id} is {old.state}: only a run that has ended can be driven again")
     run = _again(app, old)
-    if guard.runs.submit(run) is None:
+    submitted = guard.runs.submit(run)
+    if submitted is None:
         raise StoreUnavailable(f"the run that repeats {run_id!r} was not written; try again")
+    announce_new(guard, run, submitted)
     return GuardedResult(run.id, app=app)
 
 

@@ -7,8 +7,12 @@ from typing import Any
 from celery import chord
 from celery.canvas import Signature, _chain
 
+from celery_guard.core.decide import Finish
+from celery_guard.core.states import Reason, State
 from celery_guard.errors import RunCancelled
 from celery_guard.flow.context import running_here
+from celery_guard.flow.guard import guard_of
+from celery_guard.observe.transitions import Transition
 
 __all__ = ["hand_over_row"]
 
@@ -27,8 +31,13 @@ def hand_over_row(task: Any, replacement: Signature) -> None:
         return
     last = _last(replacement)
     successor = task.app.tasks.get(last.task) if last is not None else None
-    if not run.held.vacate(for_a_successor="_guard_bound" in type(successor).__dict__):
+    is_guarded = "_guard_bound" in type(successor).__dict__
+    if not run.held.vacate(for_a_successor=is_guarded):
         raise RunCancelled("cancelled", f"the run {run.id} is no longer this attempt's, and can't be replaced")
+    if not is_guarded:
+        success = Finish(State.SUCCEEDED, Reason.SUCCEEDED)
+        ended = Transition.settled(run.type, run.held.claim, success, run.meta, made_by="child")
+        guard_of(task.app).announce(ended)
 
 
 def _last(signature: Any) -> Any:

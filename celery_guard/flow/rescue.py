@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from celery_guard.core.decide import Cancelled, Claim, Finish, Lost, Outcome, Settlement
+from celery_guard.core.decide import Cancelled, Finish, Lost, Outcome, Settlement
 from celery_guard.core.states import Reason, State
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.settle import lost_fault, settle
-from celery_guard.observe.logs import log_settlement, logger
+from celery_guard.observe.logs import logger
+from celery_guard.observe.transitions import MadeBy, Transition
 from celery_guard.store.records import Running
 from celery_guard.store.workers import Beat
 
@@ -121,7 +121,7 @@ class Rescuer:
         if row.type not in self.guard.app.tasks:
             return False
         lost = Lost(lost_fault("worker_lost", why))
-        return settle_from_outside(self.guard, row.claim, row.type, lost, now=row.now) is not None
+        return settle_from_outside(self.guard, row, lost, made_by="worker") is not None
 
     def running_here(self) -> list[Running]:
         """Return what the table says this worker runs."""
@@ -129,14 +129,22 @@ class Rescuer:
         return self.guard.runs.running_on(worker_id) if worker_id else []
 
 
-def settle_from_outside(
-    guard: Guard, claim: Claim, task_type: str, outcome: Outcome, *, now: datetime
-) -> Settlement | None:
+def settle_from_outside(guard: Guard, row: Running, outcome: Outcome, *, made_by: MadeBy) -> Settlement | None:
     """End an attempt in the place of its holder, who is told by the changed token that it is no longer his."""
-    task = guard.app.tasks.get(task_type)
-    settings = task_settings(task) if task is not None else guard.settings.task
-    successor = secrets.token_hex(8)
-    return settle(guard, task_type, settings, claim, outcome, now=now, owed=True, lease=0.0, successor=successor)
+    task = guard.app.tasks.get(row.type)
+    return settle(
+        guard,
+        row.type,
+        task_settings(task) if task is not None else guard.settings.task,
+        row.claim,
+        outcome,
+        now=row.now,
+        meta=row.meta,
+        made_by=made_by,
+        owed=True,
+        lease=0.0,
+        successor=secrets.token_hex(8),
+    )
 
 
 def settle_for_child(
@@ -149,7 +157,7 @@ def settle_for_child(
     Args:
         attempts_before: how many attempts the run had used when this message was published, where the message says so.
     """
-    if isinstance(outcome, Cancelled) and guard.runs.finish_waiting(run_id, _CANCELLED, token=token):
+    if isinstance(outcome, Cancelled) and _cancel_waiting(guard, run_id, token):
         return _CANCELLED
     claimed = guard.runs.held(run_id, token)
     if claimed is None and isinstance(outcome, Lost) and _never_claimed(guard, run_id, attempts_before):
@@ -165,6 +173,8 @@ def settle_for_child(
         claimed.claim,
         outcome,
         now=claimed.now,
+        meta=claimed.meta,
+        made_by="canceller" if isinstance(outcome, Cancelled) else "worker",
         owed=True,
         lease=0.0,
         successor=secrets.token_hex(8),  # the child must not take this ending for its own
@@ -176,6 +186,14 @@ def _never_claimed(guard: Guard, run_id: str, attempts_before: int | None) -> bo
     return run is not None and run.state is State.QUEUED and attempts_before in (None, run.attempt)
 
 
+def _cancel_waiting(guard: Guard, run_id: str, token: str) -> bool:
+    ended = guard.runs.finish_waiting(run_id, _CANCELLED, token=token)
+    if ended is not None:
+        cancelled = Transition.settled(ended.type, ended.claim, ended.finish, ended.meta, made_by="canceller")
+        guard.announce(cancelled)
+    return ended is not None
+
+
 def cancel_run(guard: Guard, run_id: str) -> bool:
     """End a run that is live, whatever it does. Return whether this call did it; False: it had ended, or never was."""
     for _ in range(100):
@@ -184,10 +202,8 @@ def cancel_run(guard: Guard, run_id: str) -> bool:
             return False
         if run.state is State.RUNNING:
             row = guard.runs.running(run_id)
-            if row and settle_from_outside(guard, row.claim, row.type, Cancelled(), now=row.now):
+            if row and settle_from_outside(guard, row, Cancelled(), made_by="canceller"):
                 return True
-        elif guard.runs.finish_waiting(run_id, _CANCELLED, token=secrets.token_hex(8)):
-            claim = Claim(run.id, "", run.attempt, run.max_attempts, run.unknown_faults, run.deadline_at)
-            log_settlement(run.type, claim, _CANCELLED)
+        elif _cancel_waiting(guard, run_id, secrets.token_hex(8)):
             return True
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,8 @@ from celery_guard.errors import (
     WorkerLost,
 )
 from celery_guard.flow.guard import Guard
-from celery_guard.observe.logs import log_settlement, logger
+from celery_guard.observe.logs import logger
+from celery_guard.observe.transitions import MadeBy, Transition
 from celery_guard.settings import TaskSettings
 
 __all__ = ["PATIENCE", "TELLING_LEASE", "ending_error", "lost_fault", "patiently", "settle"]
@@ -55,12 +56,16 @@ def settle(
     outcome: Outcome,
     *,
     now: datetime,
+    meta: Mapping[str, Any],
+    made_by: MadeBy,
     **how: Any,
 ) -> Settlement | None:
     """Decide what the outcome means and write it. None: somebody else ended this attempt, and nothing changed.
 
     Args:
         now: the moment by the database's clock.
+        meta: the run's correlation data, for those who watch.
+        made_by: who ends the attempt, for them, too.
         how: what :meth:`~celery_guard.store.runs.RunStore.settle` takes besides.
     """
     settlement = decide(outcome, claim, settings.policy(), now=now, rng=random.Random())
@@ -70,7 +75,7 @@ def settle(
     if not guard.runs.settle(claim, settlement, **how):
         logger.warning("%s[%s] attempt %d was ended by somebody else", task_type, claim.run_id, claim.attempt)
         return None
-    log_settlement(task_type, claim, settlement)
+    guard.announce(Transition.settled(task_type, claim, settlement, meta, made_by=made_by))
     return settlement
 
 

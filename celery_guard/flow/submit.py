@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ from celery_guard.errors import (
 from celery_guard.flow import codec
 from celery_guard.flow.beside import beside
 from celery_guard.flow.context import ancestor_of
-from celery_guard.flow.guard import guard_of, task_settings
+from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.publish import BY_REFERENCE, fresh_lease, message_header, publish
 from celery_guard.flow.wishes import (
     Asked,
@@ -41,6 +42,7 @@ from celery_guard.flow.wishes import (
     split_options,
 )
 from celery_guard.observe.logs import logger
+from celery_guard.observe.transitions import Transition
 from celery_guard.settings import checked_attempts
 from celery_guard.store.records import NewRun, Submitted
 from celery_guard.store.runs import RunStore
@@ -49,6 +51,7 @@ __all__ = [
     "Draft",
     "Publishing",
     "adopt",
+    "announce_new",
     "draft",
     "new_run_id",
     "send",
@@ -166,10 +169,24 @@ def submit(draft: Draft, runs: RunStore) -> Submitted:
                 " with other arguments"
             )
         elif not _may_run_again(draft, taken):
-            return _follower(run, taken, runs) if draft.has_own_id else taken
+            return _follower(draft, taken, runs) if draft.has_own_id else taken
         elif runs.free_key(taken.id, timedelta(0)):
             run = replace(run, redrive_of=taken.id)
     raise StoreUnavailable(f"{run.type}: other submissions with the key {run.idempotency_key!r} kept coming and going")
+
+
+def announce_new(guard: Guard, run: NewRun, submitted: Submitted) -> None:
+    """Tell those who watch of a run that was written, once it is committed."""
+    if submitted.created:
+        new = Transition.submitted(
+            submitted.id,
+            run.type,
+            max_attempts=run.max_attempts,
+            deadline_at=submitted.deadline_at,
+            starts_at=submitted.starts_at,
+            meta=json.loads(run.meta) if run.meta else {},
+        )
+        guard.announce(new)
 
 
 def send(draft: Draft, run: Submitted) -> bool:
@@ -244,10 +261,10 @@ def submit_stillborn(
         finish = Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE, fault)
     else:
         finish = Finish(State.FAILED, Reason.FAILED_NON_RETRYABLE, fault)
-    guard_of(task.app).runs.submit_finished(made.run, finish)
-    logger.error(
-        "%s[%s] could not be submitted as a follow-up and is %s: %s", task.name, made.run.id, finish.state, error
-    )
+    guard = guard_of(task.app)
+    ended = guard.runs.submit_finished(made.run, finish)
+    if ended is not None:
+        guard.announce(Transition.settled(ended.type, ended.claim, finish, ended.meta, made_by="submitter"))
     return made.run.id
 
 
@@ -265,7 +282,8 @@ def adopt(task: Any, request: Any) -> None:
         asked=Asked(),
         publishing=Publishing.NOBODY,
     )
-    submit(made, guard_of(task.app).runs)
+    guard = guard_of(task.app)
+    announce_new(guard, made.run, submit(made, guard.runs))
 
 
 def new_run_id() -> str:
@@ -284,11 +302,14 @@ def _publishing(publishing: Publishing) -> dict[str, Any]:
     return {"lease": _SOON if publishing is Publishing.SOON else None, "published": False}
 
 
-def _follower(run: NewRun, first: Submitted, runs: RunStore) -> Submitted:
+def _follower(draft: Draft, first: Submitted, runs: RunStore) -> Submitted:
     """Give an id that others wait for, in a group or chord, a row of its own: it takes over the first run's ending."""
-    follower = replace(run, idempotency_key=None, idempotency_scope=None, same_as=first.id, lease=None, published=False)
-    runs.submit_follower(follower)
-    return replace(first, id=run.id)
+    follower = replace(
+        draft.run, idempotency_key=None, idempotency_scope=None, same_as=first.id, lease=None, published=False
+    )
+    if runs.submit_follower(follower):
+        announce_new(guard_of(draft.task.app), follower, replace(first, id=follower.id, created=True))
+    return replace(first, id=follower.id)
 
 
 def _refuse_what_is_late(run: NewRun, runs: RunStore) -> None:

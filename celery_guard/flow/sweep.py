@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from celery_guard.core.decide import Expired, Finish
 from celery_guard.core.states import TERMINAL, Reason, State
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.rescue import settle_from_outside
-from celery_guard.observe.logs import logger
+from celery_guard.observe.transitions import Transition
+from celery_guard.store.records import Ended
 
 __all__ = ["Sweeper"]
 
@@ -32,20 +34,25 @@ class Sweeper:
     def waiting(self) -> int:
         """End waiting runs whose deadline has passed."""
         ended = self.guard.runs.finish_expired(_DEADLINE_PASSED, limit=self.guard.settings.dispatch_batch)
-        for run_id in ended:
-            logger.error("run %s is dead, %s: the deadline passed while it waited", run_id, _DEADLINE_PASSED.reason)
+        self._announce(ended)
         return len(ended)
 
     def running(self) -> int:
         """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
         settings = self.guard.settings
         overdue = self.guard.runs.overdue(settings.task.deadline_grace, limit=settings.dispatch_batch)
-        ended = (settle_from_outside(self.guard, row.claim, row.type, Expired(), now=row.now) for row in overdue)
+        ended = (settle_from_outside(self.guard, row, Expired(), made_by="worker") for row in overdue)
         return sum(settlement is not None for settlement in ended)
 
     def followers(self) -> int:
         """Give runs whose key was in use the ending of the run that had it."""
-        return self.guard.runs.follow(limit=self.guard.settings.dispatch_batch)
+        ended = self.guard.runs.follow(limit=self.guard.settings.dispatch_batch)
+        self._announce(ended)
+        return len(ended)
+
+    def _announce(self, ended: Sequence[Ended]) -> None:
+        for row in ended:
+            self.guard.announce(Transition.settled(row.type, row.claim, row.finish, row.meta, made_by="worker"))
 
     def prune(self) -> bool:
         """Delete runs of one terminal state that ended longer ago than they are kept; return whether there may be more.

@@ -24,6 +24,7 @@ from celery_guard.flow.settle import patiently
 from celery_guard.flow.submit import (
     Draft,
     Publishing,
+    announce_new,
     draft,
     send,
     send_after_commit,
@@ -273,7 +274,9 @@ class GuardedTask(Task):  # type: ignore[misc]
     ) -> Any:
         args, kwargs, options = self._prepared(args, kwargs, shadow, options)
         made = draft(self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=publishing)
-        run = submit(made, guard_of(self.app).runs)
+        guard = guard_of(self.app)
+        run = submit(made, guard.runs)
+        announce_new(guard, made.run, run)
         if run.created and not run.waits:
             (send if publishing is Publishing.HERE else send_beside)(made, run)
         return self._result(run.id, run.created, bool(made.options.get("ignore_result")))
@@ -293,6 +296,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         args, kwargs, options = self._prepared(args, kwargs, shadow, options)
         made = draft(self, args, kwargs, task_id=task_id, options=options, asked=asked, publishing=Publishing.SOON)
         run = submit(made, RunStore(Joined(guard.database, session), guard.settings.namespace))
+        after_commit(session, lambda: announce_new(guard, made.run, run))
         if run.created and not run.waits:
             after_commit(session, lambda: send_after_commit(made, run))
         return self._result(run.id, run.created, bool(made.options.get("ignore_result")))
@@ -326,8 +330,9 @@ class GuardedTask(Task):  # type: ignore[misc]
             if options.get(name) is not None:
                 kept[name] = options.pop(name)
         made = draft(self, args, kwargs, task_id=task_id, options=kept, asked=asked, publishing=Publishing.NOBODY)
-        runs = guard_of(self.app).runs
-        run = submit(made, runs)
+        guard = guard_of(self.app)
+        runs, run = guard.runs, submit(made, guard.runs)
+        announce_new(guard, made.run, run)
         if not run.created:
             return self._result(run.id, False, False)
         header = message_header(run.id, "created", deadline_at=run.deadline_at, fingerprint=run.fingerprint)

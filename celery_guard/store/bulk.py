@@ -46,7 +46,7 @@ def submit_many(database: Executes, runs: Sequence[NewRun]) -> dict[str, Submitt
             by_id[id_].fingerprint,
             by_id[id_].type,
             State.QUEUED,
-            next_retry_at is not None,
+            parse_moment(next_retry_at),
         )
         for id_, deadline_at, next_retry_at in done.rows
     }

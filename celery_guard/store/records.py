@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from celery_guard.core.deadline import CENTURY, FAR
-from celery_guard.core.decide import Claim
+from celery_guard.core.decide import Claim, Finish
 from celery_guard.core.faults import Category
 from celery_guard.core.states import TERMINAL, Reason, State
 
-__all__ = ["Attempt", "Claimed", "Due", "Ending", "NewRun", "Running", "Submitted", "TaskRun"]
+__all__ = ["Attempt", "Claimed", "Due", "Ended", "Ending", "NewRun", "Running", "Submitted", "TaskRun"]
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,15 @@ class Submitted:
     fingerprint: str
     type: str
     state: State
-    waits: bool = False
+    #: When it may start, where that is later than its submission.
+    starts_at: datetime | None = None
     #: Whether it ended so long ago that its key is no longer kept.
     outlived_its_key: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not to be published yet."""
+        return self.starts_at is not None
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,17 @@ class Running:
     claim: Claim
     type: str
     now: datetime
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A row that was ended while nobody ran it; the token of its claim says nothing."""
+
+    claim: Claim
+    type: str
+    meta: dict[str, Any]
+    finish: Finish
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from celery_guard.store import statements as sql
 from celery_guard.store.bulk import submit_many
 from celery_guard.store.database import Database, Done, parse_moment
 from celery_guard.store.joined import Joined
-from celery_guard.store.records import Attempt, Claimed, Due, Ending, NewRun, Running, Submitted, TaskRun
+from celery_guard.store.records import Attempt, Claimed, Due, Ended, Ending, NewRun, Running, Submitted, TaskRun
 
 __all__ = ["RunStore"]
 
@@ -35,17 +35,24 @@ class RunStore:
             return None
         deadline_at, next_retry_at = done.rows[0]
         return Submitted(
-            run.id, True, parse_moment(deadline_at), run.fingerprint, run.type, State.QUEUED, next_retry_at is not None
+            run.id,
+            True,
+            parse_moment(deadline_at),
+            run.fingerprint,
+            run.type,
+            State.QUEUED,
+            parse_moment(next_retry_at),
         )
 
     def submit_many(self, runs: Sequence[NewRun]) -> dict[str, Submitted]:
         """Write many new rows in one statement; return those that were written, by id."""
         return submit_many(self.database, runs)
 
-    def submit_finished(self, run: NewRun, finish: Finish) -> bool:
-        """Write a row that is over before it began, and owed to Celery."""
+    def submit_finished(self, run: NewRun, finish: Finish) -> Ended | None:
+        """Write a row that is over before it began, and owed to Celery. None: its id is taken."""
         values = {**asdict(run), "state": finish.state.value, "terminal_reason": finish.reason.value}
-        return bool(self.database.execute(sql.SUBMIT_FINISHED, **values, **_fault_values(finish.fault)).touched)
+        rows = self.database.execute(sql.SUBMIT_FINISHED, **values, **_fault_values(finish.fault)).rows
+        return _ended(rows[0]) if rows else None
 
     def taken_by(self, run: NewRun, ttl: timedelta = CENTURY) -> Submitted | None:
         """Return the row that has this id, or else this key, which is kept for a time after the end."""
@@ -136,15 +143,16 @@ class RunStore:
             done = self._settle_with_history({**values, **_settlement_values(settlement)})
         return bool(done.touched) or self._ended_by(claim, settlement, values["successor"])
 
-    def finish_waiting(self, run_id: str, settlement: Finish, *, token: str) -> bool:
-        """End a run that is not running: cancelled, or dead before its next attempt."""
+    def finish_waiting(self, run_id: str, settlement: Finish, *, token: str) -> Ended | None:
+        """End a run that is not running: cancelled, or dead before its next attempt. None: it is not waiting."""
         values = {**_settlement_values(settlement), "id": run_id, "token": token}
-        return bool(self.database.execute(sql.FINISH_WAITING, **values).touched)
+        rows = self.database.execute(sql.FINISH_WAITING, **values).rows
+        return _ended(rows[0]) if rows else None
 
-    def finish_expired(self, settlement: Finish, *, limit: int) -> list[str]:
-        """End waiting runs whose deadline has passed, earliest first, and return their ids."""
+    def finish_expired(self, settlement: Finish, *, limit: int) -> list[Ended]:
+        """End waiting runs whose deadline has passed, earliest first, and return them."""
         values = {**_settlement_values(settlement), "namespace": self.namespace, "limit": limit}
-        return [row[0] for row in self.database.execute(sql.FINISH_EXPIRED, **values).rows]
+        return [_ended(row) for row in self.database.execute(sql.FINISH_EXPIRED, **values).rows]
 
     def overdue(self, grace: timedelta, *, limit: int) -> list[Running]:
         """Return running rows whose deadline and grace have passed."""
@@ -238,9 +246,9 @@ class RunStore:
         """Write a row that will take over the ending of the run that it is the same as."""
         return bool(self.database.execute(sql.SUBMIT_FOLLOWER, **asdict(run)).touched)
 
-    def follow(self, *, limit: int) -> int:
-        """Give rows the ending of the run that they are the same as, where that has ended."""
-        return self.database.execute(sql.FOLLOW, namespace=self.namespace, limit=limit).touched
+    def follow(self, *, limit: int) -> list[Ended]:
+        """Give rows the ending of the run that they are the same as, where that has ended; return them."""
+        return [_ended(row) for row in self.database.execute(sql.FOLLOW, namespace=self.namespace, limit=limit).rows]
 
     def take_ending(self, run_id: str, *, ticket: int, lease: float) -> Ending | None:
         """Take an owed ending to tell Celery. None: another message was given that job, or nothing is owed."""
@@ -364,9 +372,15 @@ def _claimed(run_id: str, token: str, row: Any) -> Claimed:
 
 
 def _running(row: Any) -> Running:
-    id_, token, attempt, max_attempts, unknown, deadline_at, type_, now = row
+    id_, token, attempt, max_attempts, unknown, deadline_at, type_, now, meta = row
     claim = Claim(id_, token, attempt, max_attempts, unknown, parse_moment(deadline_at))
-    return Running(claim, type_, parse_moment(now))
+    return Running(claim, type_, parse_moment(now), json.loads(meta) if meta else {})
+
+
+def _ended(row: Any) -> Ended:
+    *running, state, reason = row
+    was = _running(running)
+    return Ended(was.claim, was.type, was.meta, Finish(State(state), Reason(reason)))
 
 
 def _due(row: Any) -> Due:

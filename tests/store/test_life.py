@@ -191,7 +191,7 @@ class Life(RuleBasedStateMachine):
         run_id = self._run(pick)
         waits = self.seen[run_id].state in (State.QUEUED, State.RETRYING)
 
-        assert self.runs.finish_waiting(run_id, CANCELLED, token=uuid.uuid4().hex) is waits
+        assert bool(self.runs.finish_waiting(run_id, CANCELLED, token=uuid.uuid4().hex)) is waits
         if run_id in self.running:
             self._settle(self.running[run_id], Cancelled(), owed=True, lease=0.0, successor=uuid.uuid4().hex)
 
@@ -204,7 +204,7 @@ class Life(RuleBasedStateMachine):
             if seen.state in (State.QUEUED, State.RETRYING) and self._moment(seen.row["deadline_at"]) <= self.now
         }
 
-        assert set(self.runs.finish_expired(TOO_LATE, limit=1_000)) == late
+        assert {ended.claim.run_id for ended in self.runs.finish_expired(TOO_LATE, limit=1_000)} == late
         for found in self.runs.overdue(timedelta(seconds=5), limit=1_000):
             assert found.claim == self.running[found.claim.run_id]
             self._settle(found.claim, Expired(), owed=True, lease=0.0, successor=uuid.uuid4().hex)

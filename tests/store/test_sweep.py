@@ -86,7 +86,7 @@ def test_waiting_runs_end_at_their_deadline(runs, clock, waiting):
     swept = runs.finish_expired(TOO_LATE, limit=10)
 
     run = find(runs)
-    assert swept == ["run-1"]
+    assert [ended.claim.run_id for ended in swept] == ["run-1"]
     assert (run.state, run.terminal_reason, run.finished_at) == (
         State.DEAD,
         Reason.FAILED_DUE_DEADLINE,
@@ -116,7 +116,7 @@ def test_the_sweep_begins_with_the_earliest_deadline(runs, clock):
 
     swept = [runs.finish_expired(TOO_LATE, limit=1) for _ in range(4)]
 
-    assert swept == [["run-10"], ["run-20"], ["run-30"], []]
+    assert [[ended.claim.run_id for ended in one] for one in swept] == [["run-10"], ["run-20"], ["run-30"], []]
 
 
 def test_the_sweep_leaves_other_namespaces_alone(runs, clock):

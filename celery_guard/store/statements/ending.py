@@ -23,6 +23,7 @@ from celery_guard.store.sql import (
     seconds_from_now_for_scans,
 )
 from celery_guard.store.statements.parts import (
+    ENDED_COLUMNS,
     FALSE,
     IS_LIVE,
     IS_MINE,
@@ -52,7 +53,8 @@ __all__ = [
 
 
 def _finish_waiting(where: Any) -> Any:
-    return update(task_run).where(where).values(**ending_columns(), publish_at=now(), owed=TRUE)
+    ended = update(task_run).where(where).values(**ending_columns(), publish_at=now(), owed=TRUE)
+    return ended.returning(*ENDED_COLUMNS)
 
 
 def _follow() -> Any:
@@ -73,7 +75,7 @@ def _follow() -> Any:
             publishes=0,
             updated_at=now(),
         )
-        .returning(RUN.id)
+        .returning(*ENDED_COLUMNS)
     )
 
 
@@ -84,7 +86,7 @@ FINISH_WAITING = Statement(lambda: _finish_waiting(and_(IS_THIS, IS_WAITING)))
 FINISH_EXPIRED = Statement(
     lambda: _finish_waiting(
         and_(IS_WAITING, first(and_(IS_MINE, IS_LIVE, IS_WAITING, RUN.deadline_at <= now_for_scans()), RUN.deadline_at))
-    ).returning(RUN.id)
+    )
 )
 
 #: Read running rows whose deadline passed some time ago.

@@ -27,6 +27,7 @@ from celery_guard.store.sql import (
 )
 
 __all__ = [
+    "ENDED_COLUMNS",
     "FALSE",
     "GIVEN",
     "HISTORY_COLUMNS",
@@ -102,7 +103,10 @@ RUNNING_COLUMNS = (
     RUN.deadline_at,
     RUN.type,
     now().label("clock"),
+    RUN.meta,
 )
+
+ENDED_COLUMNS = (*RUNNING_COLUMNS, RUN.state, RUN.terminal_reason)
 
 
 def given(name: str) -> Any:

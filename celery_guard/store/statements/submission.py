@@ -25,6 +25,7 @@ from celery_guard.store.sql import (
     seconds_from_now,
 )
 from celery_guard.store.statements.parts import (
+    ENDED_COLUMNS,
     GIVEN,
     IS_MINE,
     IS_QUEUED,
@@ -73,7 +74,7 @@ def _submit_finished() -> Any:
         "error_category": bindparam("category", type_=RUN.error_category.type),
         "error_type": given("error_type"),
     }
-    return insert_or_nothing(columns)
+    return insert_or_nothing(columns).returning(*ENDED_COLUMNS)
 
 
 def _submit_follower() -> Any:

@@ -1,0 +1,45 @@
+"""Tells everybody who watches what happened to a run: after the commit, and without harm to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from celery_guard import signals
+from celery_guard.core.states import State
+from celery_guard.observe.logs import log_transition, logger
+from celery_guard.observe.transitions import Transition
+
+__all__ = ["announce"]
+
+
+def announce(transition: Transition, app: Any, *, log_meta: Collection[str]) -> None:
+    """Tell each watcher; what one of them raises is logged, and keeps neither the run nor the others.
+
+    Args:
+        transition: a move that was won, and is committed.
+        app: the Celery app.
+        log_meta: the entries of ``meta`` that may be logged.
+    """
+    watchers: tuple[Callable[[], None], ...] = (
+        lambda: log_transition(transition, log_meta),
+        lambda: _send_signal(transition, app),
+    )
+    for tell in watchers:
+        try:
+            tell()
+        except Exception:  # handlers and receivers are users' code
+            logger.exception("%s[%s] a watcher failed", transition.type, transition.run_id)
+
+
+def _send_signal(transition: Transition, app: Any) -> None:
+    if transition.is_terminal:
+        signal = signals.run_finished
+    elif transition.state is State.RETRYING:
+        signal = signals.run_retrying
+    elif transition.state is State.RUNNING:
+        signal = signals.run_started
+    else:
+        return
+    if signal.receivers:
+        signal.send(sender=app.tasks.get(transition.type), run=transition)

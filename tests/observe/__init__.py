@@ -1,0 +1,1 @@
+"""What watchers see: logs, signals, metrics, traces."""

@@ -1,4 +1,4 @@
-"""Pages that are written by the code: settings, states, the shipped rules, the commands."""
+"""Pages that are written by the code: settings, states, the shipped rules, the commands, the tables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 import click
+from columns import COLUMNS
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
+from sqlalchemy.dialects import postgresql
 
 from celery_guard.cli import COMMANDS, guard
 from celery_guard.cli.preflight import CHECKS
 from celery_guard.core.rules import CARRIERS, SHIPPED
 from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
 from celery_guard.settings import Settings, TaskSettings
+from celery_guard.store.models import metadata
 
 
 def settings_table() -> Iterator[str]:
@@ -84,6 +87,17 @@ def checks_table() -> Iterator[str]:
         yield f"| {check.name} | {check.question} |"
 
 
+def schema() -> Iterator[str]:
+    """Every table with its columns, as the code declares them."""
+    for table in metadata.sorted_tables:
+        yield from (f"**{table.name}**", "", "| column | type | |", "|---|---|---|")
+        for column in table.columns:
+            kind = str(column.type.compile(dialect=postgresql.dialect())).lower()
+            more = ", key" if column.primary_key else "" if column.nullable else ", not null"
+            yield f"| `{column.name}` | {kind}{more} | {COLUMNS[table.name][column.name]} |"
+        yield ""
+
+
 TABLES = {
     "settings": settings_table,
     "moves": moves_figure,
@@ -92,6 +106,7 @@ TABLES = {
     "carriers": carriers_table,
     "commands": commands,
     "checks": checks_table,
+    "schema": schema,
 }
 
 

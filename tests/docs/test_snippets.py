@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import Block, blocks
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Followed step by step by tests of their own.
+TUTORIALS = [ROOT / "docs" / "tutorial.md", ROOT / "docs" / "ru" / "tutorial.md"]
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - set(TUTORIALS))]
 
 
-def blocks(page: Path) -> list[tuple[bool, str]]:
-    return [(not marked, code) for marked, code in BLOCK.findall(page.read_text())]
+def python_of(page: Path) -> list[Block]:
+    return [block for block in blocks(page.read_text(encoding="utf-8")) if block.language == "python"]
 
 
-PAGES_WITH_CODE = [page for page in PAGES if "_build" not in page.parts and blocks(page)]
+PAGES_WITH_CODE = [page for page in PAGES if "_build" not in page.parts and python_of(page)]
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "shop.py"
-    script.write_text("\n".join(code for runs, code in blocks(page) if runs))
+    script.write_text("\n".join(block.text for block in python_of(page) if block.word != "no-run"))
 
     done = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
@@ -33,6 +35,6 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_that_is_not_run_is_at_least_python(page: Path) -> None:
-    for runs, code in blocks(page):
-        if not runs:
-            compile(code, str(page), "exec")
+    for block in python_of(page):
+        if block.word == "no-run":
+            compile(block.text, str(page), "exec")

@@ -1,0 +1,25 @@
+"""The distributions that users install."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist: that of ``GUARD_TEST_DISTRIBUTIONS``, else built here."""
+    built = os.environ.get("GUARD_TEST_DISTRIBUTIONS")
+    if built:
+        return Path(built)
+    folder = tmp_path_factory.mktemp("distributions")
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder

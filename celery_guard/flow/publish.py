@@ -88,4 +88,6 @@ def publish_due(app: Any, due: Due, *, producer: Any) -> None:
         due.id, event, deadline_at=due.deadline_at, fingerprint=due.fingerprint, attempt=due.attempt, ticket=due.ticket
     )
     options["retries"] = max(options.get("retries") or 0, due.attempt - int(due.owed))
+    if "queue" in app.amqp.router.route(dict(options), due.type, args, kwargs):
+        options["queue"] = due.queue  # where it was submitted to, whatever this worker's own routes say
     publish(app, due.id, due.type, args, kwargs, options, header, producer=producer, add_to_parent=False)

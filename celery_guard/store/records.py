@@ -157,14 +157,15 @@ class Due:
 
     id: str
     type: str
+    queue: str
     payload: str
     options: str
+    fingerprint: str
     attempt: int
+    ticket: int
     state: State
     owed: bool
-    ticket: int
     deadline_at: datetime
-    fingerprint: str
 
 
 @dataclass(frozen=True)

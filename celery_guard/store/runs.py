@@ -384,10 +384,9 @@ def _ended(row: Any) -> Ended:
 
 
 def _due(row: Any) -> Due:
-    id_, type_, payload, options, attempt, state, owed, ticket, deadline_at, fingerprint = row
-    return Due(
-        id_, type_, payload, options, attempt, State(state), bool(owed), ticket, parse_moment(deadline_at), fingerprint
-    )
+    *plain, state, owed, deadline_at = row
+    typed: Sequence[Any] = (*plain, State(state), bool(owed), parse_moment(deadline_at))
+    return Due(*typed)
 
 
 def _attempt(row: Any) -> Attempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from celery import chain, chord, group
-from kombu import Queue
+from kombu import Connection, Exchange, Queue
 from kombu.message import Message
 
 from celery_guard import RetryableError
@@ -175,6 +175,41 @@ def test_a_chosen_queue_survives_a_retry(work, shop):
 
     assert shop.messages() == []
     assert shop.message(f"{shop.queue}-other").headers["task"] == "work"
+
+
+def test_a_worker_with_other_routes_sends_a_run_again_to_where_it_was_submitted(open_shop):
+    here = open_shop(task_routes={"pay": {"queue": "money"}})
+    there = open_shop()
+    for app in (here.app, there.app):
+
+        @app.task(name="pay", shared=False)
+        def pay():
+            raise RetryableError("busy")
+
+    result = here.app.tasks["pay"].delay()
+    here.deliver(here.message("money"))
+    there.clock.advance(1)
+    there.dispatch()
+
+    assert there.messages() == []
+    assert there.message("money").headers["id"] == result.id
+
+
+def test_a_route_by_exchange_is_taken_again(open_shop):
+    shop = open_shop(task_routes={"pay": {"exchange": "money", "exchange_type": "direct", "routing_key": "cash"}})
+
+    @shop.app.task(name="pay")
+    def pay():
+        raise RetryableError("busy")
+
+    with Connection(shop.app.conf.broker_url) as connection, connection.channel() as channel:
+        Queue("till", Exchange("money", "direct"), "cash", channel=channel).declare()
+    result = pay.delay()
+    shop.deliver(shop.message("till"))
+    shop.clock.advance(1)
+    shop.dispatch()
+
+    assert shop.message("till").headers["id"] == result.id
 
 
 def test_the_broker_gives_the_priority_back(work, shop):

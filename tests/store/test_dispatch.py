@@ -49,7 +49,7 @@ def test_a_due_row_carries_all_that_a_message_needs(runs, clock):
 
     taken = runs.take_due(limit=10, lease=20)
 
-    assert taken == [Due("run-1", "shop.send", "p", "o", 0, State.QUEUED, False, 1, after(60), "1:f")]
+    assert taken == [Due("run-1", "shop.send", "celery", "p", "o", "1:f", 0, 1, State.QUEUED, False, after(60))]
 
 
 @pytest.mark.parametrize("finish", [CANCELLED, TOO_LATE], ids=["cancelled", "too late"])

@@ -38,14 +38,15 @@ __all__ = ["EXTEND_LEASES", "PUBLISH_SOON", "SUSPECTS", "TAKE_DUE", "TAKE_LOST",
 DUE_COLUMNS = (
     RUN.id,
     RUN.type,
+    RUN.queue,
     RUN.payload,
     RUN.options,
+    RUN.fingerprint,
     RUN.attempt,
+    RUN.publishes,
     RUN.state,
     RUN.owed,
-    RUN.publishes,
     RUN.deadline_at,
-    RUN.fingerprint,
 )
 
 

@@ -72,7 +72,7 @@ def publish(
     }  # the row expires; a broker would drop the message unheard
     if sent.pop(BY_REFERENCE, False):
         header = {**header, "fingerprint": None}  # the claim brings the arguments
-        sent["argsrepr"], sent["kwargsrepr"] = saferepr(args, 256), saferepr(kwargs, 256)
+        sent = {"argsrepr": saferepr(args, 256), "kwargsrepr": saferepr(kwargs, 256), **sent}
         args, kwargs = [], {}
     sent["headers"] = {**(options.get("headers") or {}), HEADER: dict(header)}
     return app.send_task(name, args, kwargs, task_id=run_id, **sent)

@@ -46,6 +46,16 @@ class Browser:
         assert said, f"the script said nothing:\n{dom[:2000]}"
         return json.loads(unescape(said[1]))
 
+    def dump(self, url: str) -> str:
+        """Load a page, let its scripts run for up to a minute of its own time, and return what it has become."""
+        return self._run(
+            "--dump-dom",
+            "--allow-file-access-from-files",
+            "--virtual-time-budget=60000",
+            "--window-size=1400,1000",
+            url,
+        )
+
     def shoot(self, url: str, target: Path, *, width: int = 900, height: int = 800, dark: bool = False) -> None:
         """Write a picture of a page as PNG."""
         flags = ["--force-dark-mode"] if dark else []

@@ -74,6 +74,17 @@ def test_monitors_see_the_beginning_of_the_arguments(shop):
     assert len(headers["argsrepr"]) < 2_000
 
 
+def test_what_the_caller_shows_in_their_place_is_all_that_is_sent(shop):
+    @shop.app.task
+    def keep(text): ...
+
+    keep.apply_async((LARGE,), argsrepr="(hidden)", kwargsrepr="{}")
+    message = shop.message()
+
+    assert message.headers["argsrepr"] == "(hidden)"
+    assert "xxx" not in f"{message.headers}{message.body}"
+
+
 def test_a_retry_gets_them_again(shop, noted):
     @shop.app.task
     def keep(text):

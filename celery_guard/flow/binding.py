@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from inspect import getattr_static
+from inspect import getattr_static, isawaitable
 from typing import Any
 
 from celery import Task
@@ -13,6 +13,7 @@ from celery_guard.core.states import State
 from celery_guard.errors import InvalidOption, RunEnded
 from celery_guard.flow.attempt import execute
 from celery_guard.flow.context import CurrentRun, entered, running_here, tracing
+from celery_guard.flow.coroutine import refuse_what_nobody_awaits
 from celery_guard.flow.deliver import follow_up_is_through
 from celery_guard.flow.submit import new_run_id
 from celery_guard.observe.logs import logger
@@ -42,6 +43,7 @@ def put_under_guard(cls: Any, app: Any) -> None:
         InvalidOption: an attribute is not accepted; the text names task, attribute, value and what is accepted.
     """
     _refuse_the_opposite(cls)
+    refuse_what_nobody_awaits(cls)
     cls._guard_tells_started = bool(app.conf.task_track_started)
     cls.retryable = _exception_classes(cls, "retryable")
     cls.non_retryable = _exception_classes(cls, "non_retryable")
@@ -143,8 +145,15 @@ def _plainly(task: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> An
     if running_here() is not None:
         return plain(task, *args, **kwargs)
     run_id = new_run_id()
-    with entered(CurrentRun(run_id, task.name, idempotency_key=run_id)):
-        return plain(task, *args, **kwargs)
+    run = CurrentRun(run_id, task.name, idempotency_key=run_id)
+    with entered(run):
+        result = plain(task, *args, **kwargs)
+    return _awaited_in(run, result) if isawaitable(result) else result
+
+
+async def _awaited_in(run: CurrentRun, awaitable: Awaitable[Any]) -> Any:
+    with entered(run):
+        return await awaitable
 
 
 def _exception_classes(cls: Any, name: str) -> tuple[type[BaseException], ...]:

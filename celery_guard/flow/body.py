@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from inspect import isawaitable
 from typing import Any
 
 from billiard.common import terminate_handler_fired
@@ -21,7 +22,7 @@ from celery.utils.time import maybe_make_aware
 from celery_guard.core.decide import CELERY_RETRY, Outcome, Raised, Returned, Snoozed
 from celery_guard.core.faults import Category, Classification, fault_of
 from celery_guard.errors import Snooze
-from celery_guard.flow import codec, softlimit
+from celery_guard.flow import codec, coroutine, softlimit
 from celery_guard.flow.context import CurrentRun, entered
 from celery_guard.flow.guard import Guard
 from celery_guard.flow.held import Held
@@ -122,8 +123,16 @@ def _run(attempt: Attempt, body: Callable[..., Any], before_start: Callable[...,
     _tell_started(attempt)
     with entered(attempt.run):
         if attempt.guard.keeper is not None and threading.current_thread() is not threading.main_thread():
-            return watched(guarded, attempt.run.remaining().total_seconds())
-        return softlimit.let_through(guarded)
+            return _finished(attempt, watched(guarded, attempt.run.remaining().total_seconds()))
+        return softlimit.let_through(lambda: _finished(attempt, guarded()))
+
+
+def _finished(attempt: Attempt, returned: Any) -> Any:
+    """Return the result of a body; one that is a coroutine is run to its end."""
+    if not isawaitable(returned):
+        return returned
+    grace = attempt.settings.deadline_grace.total_seconds()
+    return coroutine.finish(attempt.task, attempt.request, attempt.run, returned, grace)
 
 
 def _failed(attempt: Attempt, error: BaseException, found: Classification) -> Executed:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, overload
 
 from celery_guard.core.deadline import Deadline
 from celery_guard.errors import DeadlineExceeded, RunCancelled
-from celery_guard.flow.steps import run_step
+from celery_guard.flow.steps import run_step, run_step_async
+from celery_guard.store.joined import in_async_session
 
 if TYPE_CHECKING:
     from celery_guard.flow.held import Held
@@ -94,10 +98,13 @@ class CurrentRun:
             DeadlineExceeded: the deadline has passed.
             RunCancelled: the run was cancelled, or is no longer this attempt's.
         """
-        if self.now() >= self.deadline_at:
-            raise self._late()
+        self._refuse_when_late()
         if self.held is not None and not self.held.still_holds():
             raise RunCancelled("cancelled", f"the run {self.id} was cancelled, or is no longer this attempt's")
+
+    async def check_async(self) -> None:
+        """Do what :meth:`check` does without blocking the event loop."""
+        await asyncio.to_thread(self.check)
 
     def key_for(self, step: str) -> str:
         """Return a key for one step, the same in every attempt, for a provider that takes one."""
@@ -132,11 +139,42 @@ class CurrentRun:
         """
         if self.held is None:  # a plain direct call: nothing is kept
             return work(*args, **kwargs)
-        if self.now() >= self.deadline_at:
-            raise self._late()
+        self._refuse_when_late()
         effects = self.held.effects_in(session) if session is not None else None
         with entered(self._narrowed_to(deadline)):
             return run_step(self.held.steps, name, work, args, kwargs, effects)
+
+    async def step_async(
+        self,
+        name: str,
+        work: Callable[..., Any],
+        /,
+        *args: Any,
+        session: Any = None,
+        deadline: float | timedelta | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Do what :meth:`step` does for an ``async def`` body.
+
+        Args:
+            work: a coroutine function, or a plain one that does not block.
+            session: a SQLAlchemy ``AsyncSession`` or ``AsyncConnection``.
+            deadline: after how long this piece is cancelled, too.
+
+        Raises:
+            asyncio.TimeoutError: the piece took longer than its deadline; and what :meth:`step` raises.
+        """
+        if self.held is None:
+            return await _awaited(work, args, kwargs)
+        self._refuse_when_late()
+        run = self._narrowed_to(deadline)
+
+        async def bounded() -> Any:
+            with entered(run):
+                doing = _awaited(work, args, kwargs)
+                return await asyncio.wait_for(doing, None if deadline is None else run.remaining().total_seconds())
+
+        return await run_step_async(self.held.steps, name, bounded, partial(self.held.keep_async, name, session))
 
     def complete_in(self, session: Any, result: Any = None) -> None:
         """Write "succeeded" in the caller's transaction: it commits together with the business's rows, or not at all.
@@ -151,9 +189,13 @@ class CurrentRun:
         """
         if self.held is None:
             return
-        if self.now() >= self.deadline_at:
-            raise self._late()
+        self._refuse_when_late()
         self.held.complete_in(session, result)
+
+    async def complete_in_async(self, session: Any, result: Any = None) -> None:
+        """Do what :meth:`complete_in` does with a SQLAlchemy ``AsyncSession`` or ``AsyncConnection``."""
+        if self.held is not None:
+            await in_async_session(session, lambda joined: self.complete_in(joined, result))
 
     def _narrowed_to(self, time_limit: float | timedelta | None) -> CurrentRun:
         """Return the same run with less time: no more than that from now."""
@@ -163,8 +205,17 @@ class CurrentRun:
         assert deadline.after is not None, "a piece of work has a duration"
         return replace(self, deadline_at=min(self.deadline_at, self.now() + deadline.after))
 
+    def _refuse_when_late(self) -> None:
+        if self.now() >= self.deadline_at:
+            raise self._late()
+
     def _late(self) -> DeadlineExceeded:
         return DeadlineExceeded("failed_due_deadline", f"the deadline of the run {self.id} was {self.deadline_at}")
+
+
+async def _awaited(work: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    result = work(*args, **kwargs)
+    return await result if isawaitable(result) else result
 
 
 def current_run() -> CurrentRun:

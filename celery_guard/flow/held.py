@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from celery_guard.flow.guard import Guard
 from celery_guard.flow.settle import TELLING_LEASE
 from celery_guard.flow.steps import Steps
 from celery_guard.store.effects import EffectStore
-from celery_guard.store.joined import Joined
+from celery_guard.store.joined import Joined, in_async_session
 from celery_guard.store.runs import RunStore
 
 __all__ = ["Held"]
@@ -60,6 +61,16 @@ class Held:
     def effects_in(self, session: Any) -> EffectStore:
         """Return the steps' store inside a transaction of the caller's."""
         return EffectStore(Joined(self.guard.database, session))
+
+    async def keep_async(self, name: str, session: Any, result: Any) -> Any:
+        """Store what a step returned without blocking the event loop, in an asynchronous session where one is given.
+
+        Raises:
+            InvalidOption: the session is not asynchronous.
+        """
+        if session is None:
+            return await asyncio.to_thread(self.steps.keep, name, result)
+        return await in_async_session(session, lambda joined: self.steps.keep(name, result, self.effects_in(joined)))
 
     def complete_in(self, session: Any, result: Any) -> None:
         """Write the success of the run in a transaction of the caller's.

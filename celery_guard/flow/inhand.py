@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from celery.worker import state as worker_state
 
+from celery_guard.flow import eventloop
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.observe.logs import logger
 
@@ -44,7 +45,7 @@ def copy_of(changing: Iterable[T]) -> list[T]:
 class Stopper:
     """Stops bodies whose claim is gone: the soft limit's signal, the grace, then the kill.
 
-    Only a prefork child can be stopped. A thread goes on to its end, and what it settles is refused.
+    A coroutine is cancelled in every pool. A plain body in a thread goes on to its end, and what it settles is refused.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -53,10 +54,14 @@ class Stopper:
 
     def stop(self, request: Any) -> None:
         """Ask the body to stop, and remember to kill its process when it does not."""
-        if request.token in self._to_kill or request.worker_pid in (None, os.getpid()):
+        if request.token in self._to_kill or request.worker_pid is None:
+            return
+        if request.worker_pid == os.getpid():
+            if eventloop.stop(request.token):
+                _tell_stopped(request)
             return
         grace = task_settings(request.task).deadline_grace.total_seconds()
-        logger.warning("%s[%s] lost its claim; its body is stopped", request.name, request.id)
+        _tell_stopped(request)
         self._to_kill[request.token] = (time.monotonic() + grace, request)
         _signal(request, signal.SIGUSR1)
 
@@ -69,6 +74,10 @@ class Stopper:
             elif time.monotonic() >= moment:
                 del self._to_kill[token]
                 _signal(request, signal.SIGKILL)
+
+
+def _tell_stopped(request: Any) -> None:
+    logger.warning("%s[%s] lost its claim; its body is stopped", request.name, request.id)
 
 
 def _signal(request: Any, number: int) -> None:

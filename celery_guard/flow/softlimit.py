@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from billiard.pool import soft_timeout_sighandler
 from celery.signals import task_postrun
 
-__all__ = ["hold_back", "let_through", "reaches_here"]
+__all__ = ["calls", "hold_back", "let_through", "reaches_here"]
 
 _SIGNAL: Any = getattr(signal, "SIGUSR1", None)
 
@@ -45,6 +46,23 @@ def let_through(body: Callable[[], Any]) -> Any:
         return body()
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
+
+
+@contextmanager
+def calls(stop: Callable[[], None]) -> Iterator[bool]:
+    """Have the signal call something instead of raising in the middle of whatever runs, and hold it back afterwards.
+
+    Gives whether it reaches this thread at all.
+    """
+    if not reaches_here():
+        yield False
+        return
+    signal.signal(_SIGNAL, lambda number, frame: stop())
+    try:
+        yield True
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
+        signal.signal(_SIGNAL, soft_timeout_sighandler)
 
 
 def _release(**_: Any) -> None:

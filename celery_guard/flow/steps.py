@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_guard.errors import InvalidOption, RunCancelled, StepReused, UnserializableArgument
@@ -11,7 +12,7 @@ from celery_guard.errors import InvalidOption, RunCancelled, StepReused, Unseria
 if TYPE_CHECKING:
     from celery_guard.store.effects import EffectStore
 
-__all__ = ["Steps", "run_step"]
+__all__ = ["Steps", "run_step", "run_step_async"]
 
 T = TypeVar("T")
 
@@ -31,8 +32,8 @@ class Steps:
         self._effects = effects
         self._used: set[str] = set()
 
-    def begin(self, name: str) -> str | None:
-        """Enter a step; return its stored result, encoded, where an earlier attempt has done it.
+    def enter(self, name: str) -> None:
+        """Take a name for a step.
 
         Raises:
             InvalidOption: the name is not text of 1 to 255 characters.
@@ -43,6 +44,9 @@ class Steps:
         if name in self._used:
             raise StepReused(f"the step {name!r} was used before in this attempt; give each step a name of its own")
         self._used.add(name)
+
+    def find(self, name: str) -> str | None:
+        """Return the stored result of a step, encoded, where an earlier attempt has done it."""
         return self._effects.find(self._run_id, name)
 
     def keep(self, name: str, result: T, effects: EffectStore | None = None) -> T:
@@ -68,10 +72,22 @@ def run_step(
     steps: Steps, name: str, work: Callable[..., Any], args: Any, kwargs: Any, effects: EffectStore | None = None
 ) -> Any:
     """Do a step, or return what it returned before."""
-    stored = steps.begin(name)
+    steps.enter(name)
+    stored = steps.find(name)
     if stored is not None:
         return json.loads(stored)
     return steps.keep(name, work(*args, **kwargs), effects)
+
+
+async def run_step_async(
+    steps: Steps, name: str, work: Callable[[], Awaitable[Any]], keep: Callable[[Any], Awaitable[Any]]
+) -> Any:
+    """Do the same from a coroutine; ``keep`` stores the result."""
+    steps.enter(name)
+    stored = await asyncio.to_thread(steps.find, name)
+    if stored is not None:
+        return json.loads(stored)
+    return await keep(await work())
 
 
 def _encoded(name: str, result: Any) -> str:

@@ -28,7 +28,7 @@ from celery_guard.errors import (
 )
 from celery_guard.flow import codec
 from celery_guard.flow.beside import beside
-from celery_guard.flow.context import ancestor_of
+from celery_guard.flow.context import ancestor_of, running_here
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.publish import BY_REFERENCE, fresh_lease, message_header, publish
 from celery_guard.flow.wishes import (
@@ -343,11 +343,14 @@ def _may_run_again(draft: Draft, taken: Submitted) -> bool:
 
 def _note_ancestry(app: Any, options: dict[str, Any]) -> None:
     """Write down whose child this is, as Celery's ``send_task`` would, for the messages that come later."""
-    parent = app.current_worker_task
+    parent, run = app.current_worker_task, running_here()
     if parent is not None:
         request = parent.request
         options["root_id"] = options.get("root_id") or request.root_id or request.id
         options["parent_id"] = options.get("parent_id") or request.id
+    elif run is not None and run.held is not None:  # in a thread that the body has started
+        options["root_id"] = options.get("root_id") or run.root_id or run.id
+        options["parent_id"] = options.get("parent_id") or run.id
 
 
 def _as_celery_takes(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:

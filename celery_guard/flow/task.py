@@ -36,7 +36,7 @@ from celery_guard.flow.wishes import Asked
 from celery_guard.flow.worker import GuardStep
 from celery_guard.settings import OnWorkerLost
 from celery_guard.store.aftercommit import after_commit
-from celery_guard.store.joined import Joined, unscoped
+from celery_guard.store.joined import Joined, in_async_session, unscoped
 from celery_guard.store.runs import RunStore
 
 __all__ = ["GuardedTask"]
@@ -168,11 +168,11 @@ class GuardedTask(Task):  # type: ignore[misc]
         """Do what :meth:`apply_async` does without blocking the event loop.
 
         Args:
-            session: a SQLAlchemy ``AsyncSession`` on the same database, or nothing.
+            session: a SQLAlchemy ``AsyncSession`` or ``AsyncConnection`` on the same database, or nothing.
         """
         if session is None:
             return await asyncio.to_thread(self.apply_async, *args, **kwargs)
-        return await session.run_sync(lambda joined: self.apply_async(*args, session=joined, **kwargs))
+        return await in_async_session(session, lambda joined: self.apply_async(*args, session=joined, **kwargs))
 
     def apply(
         self,

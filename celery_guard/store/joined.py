@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import text
@@ -14,12 +14,27 @@ from sqlalchemy.orm import Session, scoped_session
 from celery_guard.errors import InvalidOption, StoreUnavailable
 from celery_guard.store.database import Database, Done, Statement
 
-__all__ = ["Joined", "unscoped"]
+__all__ = ["Joined", "in_async_session", "unscoped"]
+
+T = TypeVar("T")
 
 
 def unscoped(session: Any) -> Any:
     """Return the session of this thread or task where a ``scoped_session`` stands for it."""
     return session() if isinstance(session, scoped_session) else session
+
+
+async def in_async_session(session: Any, work: Callable[[Any], T]) -> T:
+    """Do work with the ``Session`` or ``Connection`` behind an asynchronous one.
+
+    Raises:
+        InvalidOption: it is not an asynchronous one.
+    """
+    if not hasattr(session, "run_sync"):
+        raise InvalidOption(
+            f"session must be a SQLAlchemy AsyncSession or AsyncConnection here, not {type(session).__name__}"
+        )
+    return await session.run_sync(work)  # type: ignore[no-any-return]
 
 
 #: Engines of callers that were seen to lead to a store.
@@ -47,7 +62,7 @@ class Joined:
         else:
             raise InvalidOption(
                 f"session must be a SQLAlchemy Session or Connection, not {type(session).__name__};"
-                " with an AsyncSession, await submit_async(…, session=…)"
+                " with an AsyncSession, await submit_async, step_async or complete_in_async"
             )
         self.is_sqlite = database.is_sqlite
         self._refuse_another_database(database)

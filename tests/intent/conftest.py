@@ -87,10 +87,10 @@ def set_stage(
     stages: list[Stage] = []
     with pytest.MonkeyPatch.context() as monkeypatch:
 
-        def start(**conf: Any) -> Stage:
+        def start(module: str = "tests.intent.apps.shop", **conf: Any) -> Stage:
             queue = f"test-{random.SystemRandom().getrandbits(48):012x}"
             folder = tmp_path_factory.mktemp("stage")
-            stages.append(Stage({"task_default_queue": queue, **conf}, folder, start_worker, monkeypatch))
+            stages.append(Stage(module, {"task_default_queue": queue, **conf}, folder, start_worker, monkeypatch))
             return stages[-1]
 
         yield start

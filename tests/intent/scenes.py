@@ -17,9 +17,10 @@ from tests.infra.processes import WorkerProcess
 
 
 class Stage(Scene):
-    """A scene whose app module is one of this folder's.
+    """A scene for a whole module.
 
     Args:
+        module: the app module.
         conf: the Celery configuration.
         folder: where traces and gates lie.
         start_worker: starts a worker.
@@ -28,12 +29,13 @@ class Stage(Scene):
 
     def __init__(
         self,
+        module: str,
         conf: Mapping[str, Any],
         folder: Path,
         start_worker: Callable[..., WorkerProcess],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        self.module = "tests.intent.apps.shop"
+        self.module = module
         self.folder = folder
         self._start_worker = start_worker
         monkeypatch.setenv(CONF, json.dumps({**BRISK, **conf}))

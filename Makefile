@@ -7,7 +7,7 @@ PYTEST_ARGS ?= -n 4 --dist loadfile --ignore=tests/fire --ignore=tests/chaos
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fire check docs chaos clean
+.PHONY: help demo test fire check pyright docs chaos clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ check: $(VENV)/.check  ## Check format, lint, types, import contracts and docs.
 	$(BIN)/mypy --strict celery_guard
 	$(BIN)/lint-imports
 	$(BIN)/sphinx-build -q -W docs docs/_build
+
+pyright: $(VENV)/.test  ## Check by Pyright what users write, and what they get wrong.
+	$(BIN)/python -m pip install -q --disable-pip-version-check basedpyright
+	$(BIN)/basedpyright -p tests/typing
 
 docs: $(VENV)/.docs  ## Build the documentation into docs/_build.
 	$(BIN)/sphinx-build -W docs docs/_build

@@ -23,14 +23,18 @@ if TYPE_CHECKING:
         RunExists as RunExists,
         RunNotFound as RunNotFound,
         SchemaMismatch as SchemaMismatch,
+        Snooze as Snooze,
         StepReused as StepReused,
         StoreUnavailable as StoreUnavailable,
         TaskFailed as TaskFailed,
         UnserializableArgument as UnserializableArgument,
         WorkerLost as WorkerLost,
     )
+    from celery_guard.flow.cancel import cancel as cancel
     from celery_guard.flow.context import CurrentRun as CurrentRun, current_run as current_run
     from celery_guard.flow.explain import explain as explain
+    from celery_guard.flow.many import submit_many as submit_many
+    from celery_guard.flow.redrive import redrive as redrive
     from celery_guard.flow.result import EagerRun as EagerRun, GuardedResult as GuardedResult, get_run as get_run
     from celery_guard.flow.task import GuardedTask as GuardedTask
     from celery_guard.observe.transitions import Transition as Transition
@@ -78,9 +82,11 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted([*_HOME_OF, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use: importing the package alone costs nothing."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker takes the imports above, and nothing else
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name on first use: importing the package alone costs nothing."""
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,15 @@ def python(code: str) -> str:
 @pytest.mark.parametrize("name", celery_guard.__all__)
 def test_every_public_name_can_be_used(name):
     assert getattr(celery_guard, name) is not None
+
+
+def test_a_type_checker_knows_every_public_name():
+    source = ast.parse(Path(celery_guard.__file__).read_text(encoding="utf-8"))
+    (checked, *_) = (node for node in source.body if isinstance(node, ast.If))
+    imported = [name for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names]
+
+    assert [name.name for name in imported] == [name.asname for name in imported]
+    assert {name.name for name in imported} == set(celery_guard.__all__) - {"__version__"}
 
 
 def test_the_list_is_sorted_and_has_no_name_twice():

@@ -35,6 +35,8 @@ _CELERY_STATES = {
 class GuardedResult(AsyncResult):  # type: ignore[misc]
     """An ``AsyncResult`` whose truth is the row. ``state`` and ``get()`` read it when the backend has no ending yet."""
 
+    #: The Celery task id, and the key of the row.
+    id: str
     #: Whether the call made this run, or found the one that its idempotency key names.
     created: bool = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task, states
 from celery.exceptions import Reject, Retry as CeleryRetry
@@ -82,6 +82,11 @@ class GuardedTask(Task):  # type: ignore[misc]
     classify: ClassVar[Classifier | None] = None
 
     _guard_tells_started: ClassVar[bool] = False
+
+    if TYPE_CHECKING:  # Celery's own, which says no types
+
+        def delay(self, *args: Any, **kwargs: Any) -> Any:
+            """Submit a run with these arguments and no options."""
 
     @classmethod
     def bind(cls, app: Any) -> Any:

@@ -21,11 +21,16 @@ from celery_guard import (
     Reason,
     RetryableError,
     RunEnded,
+    Snooze,
     State,
     TaskRun,
+    cancel,
     compute_backoff_delay,
     current_run,
+    explain,
     get_run,
+    redrive,
+    submit_many,
 )
 
 
@@ -58,6 +63,10 @@ def body(order_id: int) -> str:
         raise NonRetryableError("no time")
     if run.attempt > run.max_attempts:
         raise RetryableError("busy", retry_after=30)
+    if left > timedelta(hours=1):
+        raise Snooze(timedelta(minutes=5))
+    charged: str = run.step("charge", str, order_id, deadline=5)
+    print(charged, run.key_for("charge"))
     user: object = run.meta.get("user")
     return f"{run.id} {run.type} {run.idempotency_key} {run.deadline_at:%H:%M} {timeout} {user} {order_id}"
 
@@ -97,6 +106,14 @@ def wait(result: GuardedResult) -> Any:
         return ended.message
     except (IdempotencyConflict, GuardError):
         return None
+
+
+def look_after(task: GuardedTask, run_id: str) -> str:
+    many = submit_many(task, [(1,), {"order_id": 2}], deadline=60, idempotency_keys=["one", None])
+    ended: TaskRun = cancel(run_id, app=app)
+    again: GuardedResult = redrive(ended.id, app=app)
+    said = explain(503, task)
+    return f"{len(many)} {again.run.redrive_of} {said.category} {said.rule}"
 
 
 def run_here(task: GuardedTask) -> bool:

@@ -17,6 +17,7 @@ COMMANDS = {
     "show": "celery_guard.cli.show",
     "stats": "celery_guard.cli.stats",
     "workers": "celery_guard.cli.workers",
+    "metrics": "celery_guard.cli.metrics",
     "cancel": "celery_guard.cli.cancel",
     "redrive": "celery_guard.cli.redrive",
     "rescue": "celery_guard.cli.rescue",

@@ -22,6 +22,7 @@ from celery_guard.flow.settle import TELLING_LEASE, ending_error
 from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import Transition
 from celery_guard.store.records import TaskRun
+from celery_guard.store.tallies import Unrecorded
 
 __all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending"]
 
@@ -65,7 +66,7 @@ def deliver(guard: Guard, task: Any, request: Any, delivery: Delivery) -> Any:
         _end_what_can_not_start(guard, task, delivery)
     ending = guard.runs.take_ending(request.id, ticket=delivery.ticket, lease=TELLING_LEASE)
     if ending is None:
-        raise Ignore("nothing is owed, or another message tells this ending")
+        raise _dropped(guard, task, "nothing is owed, or another message tells this ending")
     if ending.state is State.CANCELLED:
         _tell_cancelled(guard, task, request)
     if ending.state is State.SUCCEEDED and ending.result in (None, codec.TOLD_ELSEWHERE):
@@ -109,12 +110,18 @@ def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None
         )
         raise Ignore("the run has no row")
     if run.state is not State.QUEUED or run.next_retry_at is not None:
-        raise Ignore(f"a copy of a run that is {run.state}")
+        raise _dropped(guard, task, f"a copy of a run that is {run.state}")
     finish = _dead(guard, run)
     ended = guard.runs.finish_waiting(run.id, finish, token=delivery.token) if finish else None
     if ended is None:
-        raise Ignore("another worker was faster")
+        raise _dropped(guard, task, "another worker was faster")
     guard.announce(Transition.settled(ended.type, ended.claim, ended.finish, ended.meta, made_by="child"))
+
+
+def _dropped(guard: Guard, task: Any, why: str) -> Ignore:
+    """Count a message that is not run, and return what tells Celery so."""
+    guard.count(Unrecorded.DUPLICATE_DROPPED, [task.name])
+    return Ignore(why)
 
 
 def _dead(guard: Guard, run: TaskRun) -> Finish | None:

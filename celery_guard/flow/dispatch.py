@@ -13,6 +13,7 @@ from celery_guard.flow.publish import fresh_lease, publish_due
 from celery_guard.observe.logs import logger
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.records import Due
+from celery_guard.store.tallies import Unrecorded
 from celery_guard.store.workers import Beat
 
 __all__ = ["Dispatcher"]
@@ -65,6 +66,7 @@ class Dispatcher:
                 due = runs.take_lost(queue, limit=lost, lease=fresh_lease(), reserved=reserved)
                 logger.warning("%d messages of the queue %s are lost; publishing them again", len(due), queue)
                 self._publish(due, producer)
+                self.guard.count(Unrecorded.REPUBLISHED, [row.type for row in due])
                 return len(due)
             if missing <= 0:
                 runs.extend_leases(queue, limit=max(suspects, batch), lease=fresh_lease())

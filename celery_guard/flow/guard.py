@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
 
-from celery_guard.errors import InvalidOption
+from celery_guard.errors import InvalidOption, StoreUnavailable
 from celery_guard.observe.announce import announce
+from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import Transition
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
 from celery_guard.store.database import Database
 from celery_guard.store.effects import EffectStore
 from celery_guard.store.rates import RateStore
 from celery_guard.store.runs import RunStore
+from celery_guard.store.tallies import TallyStore, Unrecorded
 from celery_guard.store.workers import WorkerStore
 
 if TYPE_CHECKING:
@@ -84,6 +88,18 @@ class Guard:
     def workers(self) -> WorkerStore:
         """The workers of this app's namespace."""
         return WorkerStore(self.database, self.settings.namespace)
+
+    @cached_property
+    def tallies(self) -> TallyStore:
+        """What is counted for metrics."""
+        return TallyStore(self.database, self.settings.namespace)
+
+    def count(self, event: Unrecorded, types: Iterable[str]) -> None:
+        """Count for metrics what leaves no row of its own, one per task name; a count is lost rather than a run."""
+        try:
+            self.tallies.count(event, Counter(types).items())
+        except StoreUnavailable as away:
+            logger.debug("%s was not counted: %s", event, away)
 
     def announce(self, transition: Transition) -> None:
         """Tell everybody who watches of a move that was won, once it is committed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -22,7 +23,17 @@ from celery_guard.core.faults import Category
 from celery_guard.core.states import ENDINGS, TERMINAL, State
 from celery_guard.store.sql import Moment
 
-__all__ = ["guard_meta", "metadata", "task_attempt", "task_effect", "task_rate", "task_run", "task_worker"]
+__all__ = [
+    "guard_meta",
+    "metadata",
+    "task_attempt",
+    "task_count",
+    "task_effect",
+    "task_rate",
+    "task_run",
+    "task_tally",
+    "task_worker",
+]
 
 metadata = MetaData(
     naming_convention={"pk": "%(table_name)s_pkey", "ck": "%(table_name)s_%(constraint_name)s_check"},
@@ -133,6 +144,8 @@ task_attempt = Table(
     Column("error", Text),
     Column("traceback", Text),
     CheckConstraint(_one_of("category", Category), name="category"),
+    # metrics: what failed of late
+    Index("task_attempt_recent", "finished_at"),
 )
 
 #: A named, memoised piece of a run's work.
@@ -170,6 +183,25 @@ task_rate = Table(
     Column("namespace", String(255), primary_key=True),
     Column("type", String(255), primary_key=True),
     Column("last_slot_at", Moment, nullable=False),
+)
+
+#: One row per namespace whose metrics are read: what ended up to a moment, counted.
+task_tally = Table(
+    "task_tally",
+    metadata,
+    Column("namespace", String(255), primary_key=True),
+    Column("counted_to", Moment, nullable=False),
+    Column("totals", Text, nullable=False),
+)
+
+#: How often something happened to a task's messages that leaves no row of its own.
+task_count = Table(
+    "task_count",
+    metadata,
+    Column("namespace", String(255), primary_key=True),
+    Column("event", String(32), primary_key=True),
+    Column("type", String(255), primary_key=True),
+    Column("times", BigInteger, nullable=False),
 )
 
 #: One row: which store this is, and who may use it.

@@ -244,7 +244,9 @@ def test_postgres_refuses_an_older_schema_with_the_command(empty_postgres, empty
     migrate(empty_postgres)
     says(empty_postgres_url, version=0, compatible_from=0)
 
-    with pytest.raises(SchemaMismatch, match=r"version 0.* needs 1; run: celery -A <your app> guard migrate"):
+    with pytest.raises(
+        SchemaMismatch, match=rf"version 0.* needs {SCHEMA_VERSION}; run: celery -A <your app> guard migrate"
+    ):
         RunStore(empty_postgres, NAMESPACE).clock()
 
 

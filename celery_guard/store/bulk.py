@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import JSON, Float, Text, and_, bindparam, case, cast, column, func, or_, select, type_coerce
@@ -53,8 +52,7 @@ def submit_many(database: Executes, runs: Sequence[NewRun]) -> dict[str, Submitt
 
 
 def _document(run: NewRun) -> dict[str, Any]:
-    values = asdict(run)
-    return {name: sortable_text(value) if name in _MOMENTS and value else value for name, value in values.items()}
+    return {name: sortable_text(value) if name in _MOMENTS and value else value for name, value in vars(run).items()}
 
 
 def _postgresql() -> Any:

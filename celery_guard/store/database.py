@@ -14,19 +14,21 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, create_engine, event, text
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError, TimeoutError as PoolTimeout
 
 from celery_guard.errors import InvalidOption, SchemaMismatch, StoreUnavailable
+from celery_guard.store.compiled import Statement
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.sql import sortable_text
 
 __all__ = ["Database", "Done", "Statement", "parse_moment"]
 
 Row = tuple[Any, ...]
+
+#: What is done with a connection and a cursor on it, and the rows and their number that come of it.
+Work = Callable[[Any, Any], tuple[list[Row], int]]
 
 
 class Done(NamedTuple):
@@ -35,43 +37,6 @@ class Done(NamedTuple):
     rows: list[Row]
     touched: int
     repeated: bool
-
-
-class Statement:
-    """One SQLAlchemy Core statement, compiled once per dialect and run through the pool's DBAPI connections.
-
-    Args:
-        build: makes the statement.
-        sqlite: makes it for SQLite, where that needs other words.
-    """
-
-    def __init__(self, build: Callable[[], Any], sqlite: Callable[[], Any] | None = None) -> None:
-        self._build = build
-        self._build_for_sqlite = sqlite or build
-        self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._texts: dict[str, tuple[Any, dict[str, Any]]] = {}
-
-    def compiled(self, engine: Engine) -> tuple[str, dict[str, Any]]:
-        """Return the SQL text with named parameters, and the values of those that are constants."""
-        found = self._compiled.get(engine.name)
-        if found is None:
-            dialect = sqlite.dialect(paramstyle="named") if engine.name == "sqlite" else engine.dialect
-            compiled = self._core(engine.name).compile(dialect=dialect)
-            found = self._compiled[engine.name] = (str(compiled), dict(compiled.params))
-        return found
-
-    def _core(self, dialect_name: str) -> Any:
-        return self._build_for_sqlite() if dialect_name == "sqlite" else self._build()
-
-    def text(self, dialect_name: str) -> tuple[Any, dict[str, Any]]:
-        """Return the same for a connection of somebody else's, whose driver may spell parameters in another way."""
-        found = self._texts.get(dialect_name)
-        if found is None:
-            dialect = sqlite.dialect if dialect_name == "sqlite" else PGDialect
-            compiled = self._core(dialect_name).compile(dialect=dialect(paramstyle="named"))
-            typed = (bindparam(name, type_=bound.type) for bound, name in compiled.bind_names.items())
-            found = self._texts[dialect_name] = (text(str(compiled)).bindparams(*typed), dict(compiled.params))
-        return found
 
 
 class Database:
@@ -87,6 +52,7 @@ class Database:
         self._engine: Engine | None = None
         self._pid = 0
         self._checked = False
+        self._keeps_plans = not self.is_sqlite
         self._gate: Any = ForkGate(self._close_ours) if self.is_sqlite else nullcontext()
 
     @property
@@ -119,13 +85,19 @@ class Database:
             SchemaMismatch: the tables are missing or do not fit this version.
         """
         self._check_schema()
-        return self._repeating(lambda cursor: self._run(cursor, statement, values))
+
+        def work(connection: Any, cursor: Any) -> tuple[list[Row], int]:
+            if statement.every_run and self._keeps_plans:
+                return self._run_plan(connection, cursor, statement, values)
+            return self._run(cursor, statement, values)
+
+        return self._repeating(work)
 
     def execute_together(self, *work: tuple[Statement, Mapping[str, Any]]) -> Done:
         """Run statements in one transaction, the rest only where the first touched a row; the answer is the first's."""
         self._check_schema()
 
-        def together(cursor: Any) -> tuple[list[Row], int]:
+        def together(connection: Any, cursor: Any) -> tuple[list[Row], int]:
             cursor.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
             try:
                 first = self._run(cursor, work[0][0], work[0][1])
@@ -160,7 +132,7 @@ class Database:
             if self._engine is None:
                 self._engine = _new_engine(self.url, self._options)
 
-    def _repeating(self, work: Callable[[Any], tuple[list[Row], int]]) -> Done:
+    def _repeating(self, work: Work) -> Done:
         repeated, conflicts = False, 0
         while True:
             try:
@@ -177,12 +149,12 @@ class Database:
                     raise StoreUnavailable(f"the database of runs is too busy: {conflict}") from conflict.__cause__
                 time.sleep(0.01 * 2**conflicts)
 
-    def _with_cursor(self, work: Callable[[Any], tuple[list[Row], int]]) -> tuple[list[Row], int]:
+    def _with_cursor(self, work: Work) -> tuple[list[Row], int]:
         connection = self._checked_out()
         try:
             cursor = connection.cursor()
             try:
-                found = work(cursor)
+                found = work(connection, cursor)
             finally:
                 cursor.close()
         except self.engine.dialect.loaded_dbapi.Error as error:
@@ -209,6 +181,10 @@ class Database:
             connection.invalidate()
             self.engine.dispose()  # its neighbours in the pool died with it
             raise _Disconnected(_first_line(error)) from error
+        if code in _PLAN_IS_GONE:
+            self._keeps_plans = code != _NOT_PREPARED  # behind a proxy that shares connections none can be relied on
+            connection.invalidate()
+            raise _Conflict(_first_line(error)) from error
         connection.close()
         if code in ("40001", "40P01") or "database is locked" in str(error):
             raise _Conflict(_first_line(error)) from error
@@ -218,14 +194,32 @@ class Database:
 
     def _run(self, cursor: Any, statement: Statement, values: Mapping[str, Any]) -> tuple[list[Row], int]:
         sql, constants = statement.compiled(self.engine)
-        given = {**constants, **values}
-        if self.clock is not None and "now" in constants:
-            given["now"] = self.clock()
+        given = self._given(constants, values)
         if self.is_sqlite:
             given = {name: _for_sqlite(value) for name, value in given.items()}
         cursor.execute(sql, given)
-        rows = cursor.fetchall() if cursor.description is not None else []
-        return rows, len(rows) if rows else max(cursor.rowcount, 0)
+        return _found(cursor)
+
+    def _run_plan(
+        self, connection: Any, cursor: Any, statement: Statement, values: Mapping[str, Any]
+    ) -> tuple[list[Row], int]:
+        plan, (_, constants) = statement.plan(), statement.compiled(self.engine)
+        if plan.name not in connection.info:
+            try:
+                cursor.execute(plan.prepare)
+            except self.engine.dialect.loaded_dbapi.Error as error:
+                if getattr(error, "pgcode", None) != _PREPARED_ALREADY:
+                    raise
+            connection.info[plan.name] = True
+        given = self._given(constants, values)
+        cursor.execute(plan.execute, [given[name] for name in plan.order])
+        return _found(cursor)
+
+    def _given(self, constants: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**constants, **values}
+        if self.clock is not None and "now" in constants:
+            given["now"] = self.clock()
+        return given
 
     def _check_schema(self) -> None:
         if not self._checked:
@@ -257,6 +251,10 @@ class _Conflict(Exception):
     """Two writers met; one of them starts over."""
 
 
+#: SQLSTATEs of kept plans: the name is taken, it is unknown, the tables have changed under it.
+_PREPARED_ALREADY, _NOT_PREPARED, _TABLES_CHANGED = "42P05", "26000", "0A000"
+_PLAN_IS_GONE = (_NOT_PREPARED, _TABLES_CHANGED)
+
 _NO_TABLES = "the tables of celery_guard are missing; run: celery -A <your app> guard migrate"
 
 
@@ -266,6 +264,11 @@ def parse_moment(value: Any) -> Any:
         return None
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment.astimezone(timezone.utc)
+
+
+def _found(cursor: Any) -> tuple[list[Row], int]:
+    rows = cursor.fetchall() if cursor.description is not None else []
+    return rows, len(rows) if rows else max(cursor.rowcount, 0)
 
 
 def _for_sqlite(value: Any) -> Any:

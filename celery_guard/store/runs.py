@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,7 +29,7 @@ class RunStore:
 
     def submit(self, run: NewRun) -> Submitted | None:
         """Write a new row. None: nothing was written, since the id or the key is taken or the deadline has passed."""
-        done = self.database.execute(sql.SUBMIT, **asdict(run))
+        done = self.database.execute(sql.SUBMIT, **vars(run))
         if not done.rows:
             return None
         deadline_at, next_retry_at = done.rows[0]
@@ -50,7 +49,7 @@ class RunStore:
 
     def submit_finished(self, run: NewRun, finish: Finish) -> Ended | None:
         """Write a row that is over before it began, and owed to Celery. None: its id is taken."""
-        values = {**asdict(run), "state": finish.state.value, "terminal_reason": finish.reason.value}
+        values = {**vars(run), "state": finish.state.value, "terminal_reason": finish.reason.value}
         rows = self.database.execute(sql.SUBMIT_FINISHED, **values, **_fault_values(finish.fault)).rows
         return _ended(rows[0]) if rows else None
 
@@ -236,7 +235,7 @@ class RunStore:
 
     def move_in(self, run: NewRun) -> Submitted | None:
         """Write a new run into the row of its id that was left for it. None: the row was not left."""
-        done = self.database.execute(sql.MOVE_IN, **asdict(run))
+        done = self.database.execute(sql.MOVE_IN, **vars(run))
         if not done.rows:
             return None
         deadline_at = parse_moment(done.rows[0][0])
@@ -244,7 +243,7 @@ class RunStore:
 
     def submit_follower(self, run: NewRun) -> bool:
         """Write a row that will take over the ending of the run that it is the same as."""
-        return bool(self.database.execute(sql.SUBMIT_FOLLOWER, **asdict(run)).touched)
+        return bool(self.database.execute(sql.SUBMIT_FOLLOWER, **vars(run)).touched)
 
     def follow(self, *, limit: int) -> list[Ended]:
         """Give rows the ending of the run that they are the same as, where that has ended; return them."""

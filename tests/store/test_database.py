@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 import psycopg2
@@ -174,6 +174,50 @@ def test_a_connection_killed_in_the_middle_of_a_statement_costs_the_caller_nothi
             )
 
     assert waiting.result(30).attempt == 1
+
+
+# plans that the server keeps
+
+
+def test_a_connection_plans_each_statement_of_a_run_once(wire, wired_runs):
+    for number in range(3):
+        wired_runs.submit(a_new_run(f"run-{number}"))
+
+    assert len(wire.planned) == 1
+
+
+def test_where_plans_do_not_stay_statements_are_sent_whole(wire, wired_runs):
+    submitted(wired_runs)
+    with closing(wired_runs.database.engine.raw_connection()) as connection:
+        connection.cursor().execute("DEALLOCATE ALL")
+
+    wired_runs.submit(a_new_run("run-2"))
+    held = claim(wired_runs, "run-2")
+
+    assert held.attempt == 1
+    assert len(wire.planned) == 1, "nothing is planned any more"
+
+
+def test_a_plan_found_on_a_shared_connection_is_taken(postgres_runs):
+    submitted(postgres_runs)
+    with closing(postgres_runs.database.engine.raw_connection()) as connection:
+        connection.info.clear()
+
+    assert postgres_runs.submit(a_new_run("run-2")) is not None
+
+
+def test_plans_are_made_anew_when_a_migration_has_changed_the_table(postgres_runs):
+    claimed(postgres_runs)
+    submitted(postgres_runs, "run-2")
+
+    with administered(postgres_runs.database.url) as cursor:
+        cursor.execute("ALTER TABLE task_run ALTER snoozes TYPE BIGINT")
+        try:
+            held = claim(postgres_runs, "run-2")
+        finally:
+            cursor.execute("ALTER TABLE task_run ALTER snoozes TYPE INTEGER")
+
+    assert held.attempt == 1
 
 
 # lost replies: the server did it, and the caller never heard

@@ -15,6 +15,8 @@ from sqlalchemy import make_url
 class Wire:
     """Hands bytes on to a server, reading the questions of PostgreSQL's simple protocol as they pass.
 
+    A statement whose plan the server keeps is noted in its own words whenever it is executed.
+
     Args:
         url: the database at the far end; :attr:`url` is its address through this cable.
     """
@@ -26,6 +28,9 @@ class Wire:
         near = far.set(host="127.0.0.1", port=self._listener.getsockname()[1])
         self.url = near.update_query_dict({"sslmode": "disable"}).render_as_string(hide_password=False)
         self.queries: list[str] = []
+        #: The names of the plans that connections made, in order.
+        self.planned: list[str] = []
+        self._plans: dict[str, str] = {}
         self._cut: re.Pattern[str] | None = None
         self._stays_cut = False
         self._is_down = threading.Event()
@@ -70,6 +75,14 @@ class Wire:
         _hang_up(near, far)
 
     def _note(self, query: str, doomed: threading.Event) -> None:
+        word, _, rest = query.partition(" ")
+        if word == "PREPARE":
+            name, _, statement = rest.partition(" ")
+            self.planned.append(name)
+            self._plans[name] = statement.partition(" AS ")[2]
+            return
+        if word == "EXECUTE":
+            query = self._plans[rest.partition(" ")[0]]
         self.queries.append(query)
         if self._cut is not None and self._cut.search(query):
             self._cut = None

@@ -128,7 +128,7 @@ def _claim() -> Any:
 
 
 #: Take a queued run for one attempt.
-CLAIM = Statement(_claim)
+CLAIM = Statement(_claim, every_run=True)
 
 #: Read the attempt that a token holds.
 HELD = Statement(lambda: select(*CLAIMED_COLUMNS).where(IS_HELD))
@@ -148,7 +148,8 @@ SUCCEED = Statement(
             updated_at=now(),
             claim_token=bindparam("successor"),
         )
-    )
+    ),
+    every_run=True,
 )
 
 #: End the attempt in any other way and write its history, in one statement.

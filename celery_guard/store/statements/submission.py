@@ -90,7 +90,7 @@ def _submit_follower() -> Any:
 
 
 #: Write a new row, unless its id or key is taken or its deadline has passed.
-SUBMIT = Statement(_submit)
+SUBMIT = Statement(_submit, every_run=True)
 
 #: Write a row that is over before it began.
 SUBMIT_FINISHED = Statement(_submit_finished)

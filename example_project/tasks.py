@@ -14,7 +14,7 @@ from typing import Any
 from celery_guard import current_run
 from example_project import tariff
 from example_project.app import app
-from example_project.client import BadAddress, ServiceBusy, get_json, post_json
+from example_project.client import BadAddress, ServiceBusy, get_json, post_json, post_json_async
 from example_project.folders import exports, home, mails, whole_file
 
 __all__ = [
@@ -84,15 +84,15 @@ def declare_customs(order_id: int, goods: str) -> str:
 
 
 @app.task(**partner)
-def send_receipt(order_id: int, address: str) -> str:
+async def send_receipt(order_id: int, address: str) -> str:
     """Mail a receipt and keep a copy; return the copy's path below the working folder."""
-    return _send(f"receipt-{order_id}", address, {"subject": f"Your order {order_id}"})
+    return await _send(f"receipt-{order_id}", address, {"subject": f"Your order {order_id}"})
 
 
 @app.task(**partner)
-def send_coupon(address: str, percent: int) -> str:
+async def send_coupon(address: str, percent: int) -> str:
     """Mail a coupon; it is worth nothing after its deadline."""
-    return _send(f"coupon-{percent}", address, {"subject": f"{percent} % off, for a moment"})
+    return await _send(f"coupon-{percent}", address, {"subject": f"{percent} % off, for a moment"})
 
 
 @app.task(**partner, on_worker_lost="fail")
@@ -118,10 +118,10 @@ def _export(name: str, header: Sequence[str], lines: Iterable[Sequence[Any]]) ->
     return _below_home(target)
 
 
-def _send(name: str, address: str, mail: dict[str, str]) -> str:
+async def _send(name: str, address: str, mail: dict[str, str]) -> str:
     run = current_run()
     timeout = run.timeout(at_most=PATIENCE)
-    post_json(f"/mailboxes/{address}", mail, timeout=timeout, idempotency_key=run.idempotency_key)
+    await post_json_async(f"/mailboxes/{address}", mail, timeout=timeout, idempotency_key=run.idempotency_key)
     target = mails() / f"{name}.json"
     with whole_file(target) as file:
         json.dump({**mail, "to": address, "run": run.id, "attempt": run.attempt}, file)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
-__all__ = ["FINGERPRINT_VERSION", "bound_arguments", "checked_key", "fingerprint"]
+__all__ = ["FINGERPRINT_VERSION", "LONGEST_KEY", "bound_arguments", "checked_key", "fingerprint"]
 
 FINGERPRINT_VERSION = "1"
 LONGEST_KEY = 255

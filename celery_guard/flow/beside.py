@@ -12,16 +12,16 @@ __all__ = ["beside"]
 
 _THREADS = 4
 
-#: How many pieces may wait for a thread: with a broker that is away each takes most of a second.
-_WAITING = 32
+#: How many pieces may wait for a thread.
+_WAITING = 500
 
 
 class _Threads:
     """The threads of one process; they are started on first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: int = _WAITING) -> None:
         self.pid = os.getpid()
-        self._places = threading.BoundedSemaphore(_THREADS + _WAITING)
+        self._places = threading.BoundedSemaphore(_THREADS + waiting)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="celery_guard beside")
 
     def take(self, work: Callable[[], None]) -> bool:

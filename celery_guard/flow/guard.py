@@ -45,6 +45,8 @@ class Guard:
         self.worker_id: str | None = None
         #: The guard thread of that worker.
         self.keeper: Keeper | None = None
+        #: When publishing failed last, on this process's monotonic clock; None once it succeeded again.
+        self.broker_failed_at: float | None = None
 
     @property
     def settings(self) -> Settings:

@@ -207,9 +207,11 @@ def send(draft: Draft, run: Submitted) -> bool:
             **draft.transient,
         )
     except Exception as error:  # whatever the transport raises, the run is accepted
+        guard_of(task.app).broker_failed_at = time.monotonic()
         logger.warning("%s[%s] is accepted but could not be published yet: %r", task.name, run.id, error)
         _note(lambda: guard_of(task.app).runs.publish_soon([run.id], delay=1.0), run)
         return False
+    guard_of(task.app).broker_failed_at = None
     return True
 
 
@@ -224,9 +226,15 @@ def send_after_commit(draft: Draft, run: Submitted) -> None:
 
 
 def send_beside(draft: Draft, run: Submitted) -> None:
-    """Publish a committed row in a thread beside the caller. Where too many wait for that, the dispatcher does it."""
-    if not beside(lambda: _send_and_note(draft, run)):
-        logger.warning("%s[%s] is accepted and left to the dispatcher: the broker is slow", run.type, run.id)
+    """Publish a committed row in a thread beside the caller. In an outage of the broker the dispatcher does it."""
+
+    def work() -> None:
+        failed_at = guard_of(draft.task.app).broker_failed_at
+        if failed_at is None or time.monotonic() - failed_at > _SOON:
+            _send_and_note(draft, run)
+
+    if not beside(work):
+        logger.info("%s[%s] is accepted and left to the dispatcher: the broker is slow", run.type, run.id)
 
 
 def _send_and_note(draft: Draft, run: Submitted) -> None:

@@ -10,11 +10,13 @@ import click
 from columns import COLUMNS
 from docutils import nodes
 from docutils.statemachine import StringList
+from fastapi import FastAPI
 from sphinx.util.docutils import SphinxDirective
 from sqlalchemy.dialects import postgresql
 
 from celery_guard.cli import COMMANDS, guard
 from celery_guard.cli.preflight import CHECKS
+from celery_guard.contrib.fastapi import ANYBODY, RunError, RunStatus, guard_router
 from celery_guard.core.rules import CARRIERS, SHIPPED
 from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
 from celery_guard.settings import Settings, TaskSettings
@@ -98,6 +100,31 @@ def schema() -> Iterator[str]:
         yield ""
 
 
+def http_routes() -> Iterator[str]:
+    """Every route of the status API with its answers, as its OpenAPI document says them."""
+    yield "| request | | answers |"
+    yield "|---|---|---|"
+    for path, methods in _status_api()["paths"].items():
+        for method, one in methods.items():
+            answers = "<br>".join(f"{status}: {answer['description']}" for status, answer in one["responses"].items())
+            yield f"| `{method.upper()} {path}` | {one['summary']} | {answers} |"
+
+
+def http_status() -> Iterator[str]:
+    """Every field of a run's status."""
+    yield "| field | |"
+    yield "|---|---|"
+    for model, above in ((RunStatus, ""), (RunError, "error.")):
+        for name, field in model.model_fields.items():
+            yield f"| `{above}{name}` | {field.description or ''} |"
+
+
+def _status_api() -> Any:
+    api = FastAPI()
+    api.include_router(guard_router(None, authorize=ANYBODY))
+    return api.openapi()
+
+
 TABLES = {
     "settings": settings_table,
     "moves": moves_figure,
@@ -107,6 +134,8 @@ TABLES = {
     "commands": commands,
     "checks": checks_table,
     "schema": schema,
+    "http-routes": http_routes,
+    "http-status": http_status,
 }
 
 

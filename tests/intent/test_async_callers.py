@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from celery_guard import IdempotencyConflict, InvalidOption, RunNotFound
+from celery_guard.flow import beside
 from tests.infra.polling import eventually
 
 
@@ -199,24 +201,55 @@ def test_a_caller_that_does_not_wait_for_the_broker_has_its_run(ship, any_shop):
 
 
 def test_a_broker_that_takes_its_time_keeps_no_caller_waiting_and_no_crowd_of_threads(ship, any_shop, monkeypatch):
-    release, inner = threading.Event(), any_shop.app.send_task
+    release, inner, threads = threading.Event(), any_shop.app.send_task, set()
 
     def slow(*args, **kwargs):
+        threads.add(threading.current_thread())
         assert release.wait(60)
         return inner(*args, **kwargs)
 
     monkeypatch.setattr(any_shop.app, "send_task", slow)
-    before = threading.active_count()
-    results = [ship.apply_async((n,), wait_for_broker=False) for n in range(60)]
-    threads = threading.active_count() - before
+    monkeypatch.setattr(beside, "_threads", beside._Threads(waiting=8))
+    results = [ship.apply_async((n,), wait_for_broker=False) for n in range(20)]
     release.set()  # the callers are back, and none of them was published
 
-    assert threads <= 4
     left = "SELECT count(*) FROM task_run WHERE publishes = 0"
-    eventually(lambda: any_shop.sql(left) == [(60 - 36,)], within=60)
+    eventually(lambda: any_shop.sql(left) == [(8,)], within=60)
+    assert len(threads) == 4
     any_shop.clock.advance(60)
     any_shop.dispatch()
     assert {message.headers["id"] for message in any_shop.messages()} == {result.id for result in results}
+
+
+def test_a_broker_that_has_just_failed_is_left_to_the_dispatcher(ship, any_shop, monkeypatch):
+    tries, inner = [], any_shop.app.send_task
+
+    def broken(*args, **kwargs):
+        tries.append(kwargs["task_id"])
+        raise ConnectionError("nobody listens")
+
+    monkeypatch.setattr(any_shop.app, "send_task", broken)
+    first = ship.apply_async((1,))
+    assert any_shop.guard.broker_failed_at is not None
+    any_shop.guard.broker_failed_at = math.inf  # just now, however long this test takes
+    threads = beside._Threads()
+    monkeypatch.setattr(beside, "_threads", threads)
+    second = ship.apply_async((2,), wait_for_broker=False)
+    threads._pool.shutdown(wait=True)
+
+    assert tries == [first.id]
+    monkeypatch.setattr(any_shop.app, "send_task", inner)
+    any_shop.clock.advance(60)
+    any_shop.dispatch()
+    assert {message.headers["id"] for message in any_shop.messages()} == {first.id, second.id}
+
+
+def test_a_broker_that_works_again_is_used_again(ship, any_shop):
+    any_shop.guard.broker_failed_at = 0.0
+
+    ship.apply_async((1,))
+
+    assert any_shop.guard.broker_failed_at is None
 
 
 def test_an_async_session_given_to_a_blocking_call_is_refused_with_the_remedy(postgres_ship, with_session):

@@ -10,6 +10,7 @@ from typing import Any
 from celery.utils.saferepr import saferepr
 
 from celery_guard.flow.codec import decode, decode_options
+from celery_guard.flow.traces import TRACE, continued
 from celery_guard.store.records import Due
 
 __all__ = ["BY_REFERENCE", "HEADER", "LEASE", "header_of", "message_header", "publish", "publish_due"]
@@ -74,8 +75,10 @@ def publish(
         header = {**header, "fingerprint": None}  # the claim brings the arguments
         sent = {"argsrepr": saferepr(args, 256), "kwargsrepr": saferepr(kwargs, 256), **sent}
         args, kwargs = [], {}
-    sent["headers"] = {**(options.get("headers") or {}), HEADER: dict(header)}
-    return app.send_task(name, args, kwargs, task_id=run_id, **sent)
+    trace = sent.pop(TRACE, {})
+    sent["headers"] = {**trace, **(options.get("headers") or {}), HEADER: dict(header)}
+    with continued(trace):
+        return app.send_task(name, args, kwargs, task_id=run_id, **sent)
 
 
 def publish_due(app: Any, due: Due, *, producer: Any) -> None:

@@ -31,6 +31,7 @@ from celery_guard.flow.beside import beside
 from celery_guard.flow.context import ancestor_of, running_here
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.publish import BY_REFERENCE, fresh_lease, message_header, publish
+from celery_guard.flow.traces import TRACE, current_trace
 from celery_guard.flow.wishes import (
     Asked,
     canonical_fingerprint,
@@ -116,6 +117,8 @@ def draft(
     kept.setdefault("reply_to", app.thread_oid)
     if settings.message == "reference":
         kept[BY_REFERENCE] = True
+    if trace := current_trace(task.name):
+        kept[TRACE] = trace
     serializer = kept.setdefault("serializer", task.serializer or app.conf.task_serializer)
     payload = codec.encode_arguments(task, args, kwargs, serializer)
     scope, key = key_of(task, asked, args, kwargs) if asked is not _NOTHING else (None, None)

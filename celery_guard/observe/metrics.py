@@ -23,7 +23,7 @@ from celery_guard.observe.logs import logger
 from celery_guard.observe.totals import Totals
 from celery_guard.store.tallies import LiveGroup, TallyStore, Unrecorded
 
-__all__ = ["METRICS", "GuardCollector"]
+__all__ = ["MEASURES", "METRICS", "GuardCollector"]
 
 #: An ending is counted for good this long after it was written; one whose transaction commits later is missed.
 SETTLED_AFTER = timedelta(seconds=10)
@@ -74,7 +74,8 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "celery_guard_republished": ("counter", ("type",), "Messages that were lost and published again."),
 }
 
-_MEASURES = {
+#: Which histogram shows a measure.
+MEASURES = {
     Measure.ATTEMPTS: "celery_guard_run_attempts",
     Measure.START_DELAY: "celery_guard_run_start_delay_seconds",
     Measure.DURATION: "celery_guard_run_duration_seconds",
@@ -189,7 +190,7 @@ def _ended(totals: Totals) -> Iterator[Metric]:
     for (type_, _, rule), count in totals.faults.items():
         rescues[(type_,)] += count if rule == _LOST else 0
     yield _family("celery_guard_rescues", *rescues.items())
-    for measure, name in _MEASURES.items():
+    for measure, name in MEASURES.items():
         family = HistogramMetricFamily(name, METRICS[name][2], labels=METRICS[name][1])
         bounds = [*map(str, BOUNDS[measure]), "+Inf"]
         for (this, type_), known in totals.measures.items():

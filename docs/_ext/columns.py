@@ -76,6 +76,17 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "type": "the task's name",
         "last_slot_at": "the latest moment that a retry of it was given",
     },
+    "task_tally": {
+        "namespace": "whose it is: `guard_namespace`",
+        "counted_to": "up to which moment endings and faults are in the totals",
+        "totals": "what metrics have counted so far, as JSON",
+    },
+    "task_count": {
+        "namespace": "whose it is: `guard_namespace`",
+        "event": "`duplicate_dropped` or `republished`",
+        "type": "the task's name",
+        "times": "how often that happened to its messages",
+    },
     "guard_meta": {
         "id": "always 1",
         "store_id": "which store this is",

@@ -17,8 +17,11 @@ from sqlalchemy.dialects import postgresql
 from celery_guard.cli import COMMANDS, guard
 from celery_guard.cli.preflight import CHECKS
 from celery_guard.contrib.fastapi import ANYBODY, RunError, RunStatus, guard_router
+from celery_guard.core.histogram import BOUNDS
 from celery_guard.core.rules import CARRIERS, SHIPPED
 from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
+from celery_guard.observe.logs import FIELDS
+from celery_guard.observe.metrics import MEASURES, METRICS
 from celery_guard.settings import Settings, TaskSettings
 from celery_guard.store.models import metadata
 
@@ -125,6 +128,31 @@ def _status_api() -> Any:
     return api.openapi()
 
 
+def metrics_table() -> Iterator[str]:
+    """Every metric by the name that a query uses."""
+    yield "| metric | kind | labels | |"
+    yield "|---|---|---|---|"
+    for name, (kind, labels, says) in METRICS.items():
+        shown = f"{name}_total" if kind == "counter" else name
+        yield f"| `{shown}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {says} |"
+
+
+def buckets_table() -> Iterator[str]:
+    """The upper bounds of each histogram."""
+    yield "| histogram | bounds |"
+    yield "|---|---|"
+    for measure, name in MEASURES.items():
+        yield f"| `{name}` | {', '.join(f'{bound:g}' for bound in BOUNDS[measure])} |"
+
+
+def log_fields() -> Iterator[str]:
+    """Every attribute of a log record of a transition."""
+    yield "| attribute | |"
+    yield "|---|---|"
+    for name, says in FIELDS.items():
+        yield f"| `{name}` | {says} |"
+
+
 TABLES = {
     "settings": settings_table,
     "moves": moves_figure,
@@ -136,6 +164,9 @@ TABLES = {
     "schema": schema,
     "http-routes": http_routes,
     "http-status": http_status,
+    "metrics": metrics_table,
+    "buckets": buckets_table,
+    "log-fields": log_fields,
 }
 
 

@@ -221,6 +221,14 @@ def test_missing_tables_fail_with_the_command_to_run(open_app, empty_postgres_ur
     assert level(shop, "schema") == {"pass"}
 
 
+def test_a_broker_that_nobody_has_tried_is_named(with_task, tmp_path):
+    shop = with_task(broker=f"sqla+sqlite:///{tmp_path / 'broker.db'}")
+
+    whys = [one["why"] for one in answers(shop, "broker")]
+
+    assert "celery_guard is not tested on kombu's sql transport" in whys
+
+
 def test_a_broker_that_is_away_fails(with_task):
     shop = with_task(broker=f"redis://127.0.0.1:{free_port()}/0")
 

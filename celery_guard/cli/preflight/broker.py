@@ -25,6 +25,9 @@ __all__ = [
 #: What a broker waits for an acknowledgement when nobody says otherwise, in seconds.
 _REDIS_DEFAULT, _RABBITMQ_DEFAULT = 3_600.0, 1_800.0
 
+#: What kombu calls the transports that the tests use; Valkey speaks Redis.
+_TESTED = ("amqp", "filesystem", "redis", "valkey")
+
 #: How long to try to reach the broker, in seconds.
 _PATIENCE = 3
 
@@ -35,6 +38,11 @@ def reachable(app: Any, guard: Any) -> Iterator[Finding]:
     if kind == "memory":
         yield warn("memory:// connects nobody but this process", "set broker_url")
         return
+    if kind not in _TESTED:
+        yield warn(
+            f"celery_guard is not tested on kombu's {kind} transport",
+            "use Redis or RabbitMQ, or try your tasks on it under load and with killed workers",
+        )
     with app.connection_for_write() as connection:
         where = connection.as_uri()
         connection.connect_timeout = _PATIENCE

@@ -11,6 +11,7 @@ from columns import COLUMNS
 from docutils import nodes
 from docutils.statemachine import StringList
 from fastapi import FastAPI
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 from sqlalchemy.dialects import postgresql
 
@@ -99,7 +100,7 @@ def schema() -> Iterator[str]:
         for column in table.columns:
             kind = str(column.type.compile(dialect=postgresql.dialect())).lower()
             more = ", key" if column.primary_key else "" if column.nullable else ", not null"
-            yield f"| `{column.name}` | {kind}{more} | {COLUMNS[table.name][column.name]} |"
+            yield f"| `{column.name}` | {kind}{more} | {_words(table.name, column.name)} |"
         yield ""
 
 
@@ -151,6 +152,13 @@ def log_fields() -> Iterator[str]:
     yield "|---|---|"
     for name, says in FIELDS.items():
         yield f"| `{name}` | {says} |"
+
+
+def _words(table: str, column: str) -> str:
+    try:
+        return COLUMNS[table][column]
+    except KeyError:
+        raise ExtensionError(f"docs/_ext/columns.py has no words for the column {table}.{column}") from None
 
 
 TABLES = {

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from celery_guard.store.migrations import VERSION_TABLE
+from celery_guard.store.models import metadata
 from tests.docs.pages import Block, blocks
 
 ROOT = Path(__file__).parents[2]
@@ -38,3 +41,12 @@ def test_code_that_is_not_run_is_at_least_python(page: Path) -> None:
     for block in python_of(page):
         if block.word == "no-run":
             compile(block.text, str(page), "exec")
+
+
+def test_the_page_on_the_tables_names_all_of_them() -> None:
+    (code, *_) = python_of(ROOT / "docs" / "how-to" / "schema.md")
+    names: dict[str, Any] = {}
+
+    exec(code.text, names)
+
+    assert names["OURS"] == {*metadata.tables, VERSION_TABLE}

@@ -73,16 +73,23 @@ class Dispatcher:
             return 0
 
     def _publish(self, due: Sequence[Due], producer: Any) -> None:
-        failed = []
-        for row in due:
-            try:
-                with self._gate:
-                    publish_due(self.guard.app, row, producer=producer)
-            except Exception as error:  # a row that can't be sent must not keep the others
-                logger.warning("%s[%s] could not be published: %r", row.type, row.id, error)
-                failed.append(row.id)
+        failed: list[str] = []
+        try:
+            with self._gate, producer.batch():
+                for row in due:
+                    self._send(row, producer, failed)
+        except Exception as error:  # of messages that travel together nobody knows which arrived
+            logger.warning("%d rows could not be published: %r", len(due), error)
+            failed = [row.id for row in due]
         if failed:
             self.guard.runs.publish_soon(failed, delay=_AGAIN)
+
+    def _send(self, row: Due, producer: Any, failed: list[str]) -> None:
+        try:
+            publish_due(self.guard.app, row, producer=producer)
+        except Exception as error:  # a row that can't be sent must not keep the others
+            logger.warning("%s[%s] could not be published: %r", row.type, row.id, error)
+            failed.append(row.id)
 
     @contextmanager
     def _producer(self) -> Iterator[Any]:

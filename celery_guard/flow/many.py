@@ -11,6 +11,7 @@ from celery_guard.errors import GuardError, InvalidOption
 from celery_guard.flow.guard import guard_of
 from celery_guard.flow.submit import Draft, Publishing, announce_new, draft, send, submit
 from celery_guard.flow.wishes import Asked
+from celery_guard.observe.logs import logger
 from celery_guard.store.records import Submitted
 
 __all__ = ["submit_many"]
@@ -110,17 +111,31 @@ def _write(task: Any, drafts: list[Draft]) -> list[Submitted]:
 
 
 def _publish(task: Any, written: list[tuple[Draft, Submitted]]) -> None:
-    """Announce a batch and send its messages. Once one can't be sent, the dispatcher sends the rest: a broker that is
-    away costs its time once."""
+    """Announce a batch and send its messages. What may not have arrived is left to the dispatcher."""
     guard = guard_of(task.app)
     for made, run in written:
         announce_new(guard, made.run, run)
     waiting = [(made, run) for made, run in written if run.created and not run.waits]
     with task.app.producer_pool.acquire(block=True) as producer:
-        while waiting:
-            made, run = waiting.pop(0)
-            made.transient.setdefault("producer", producer)
-            if not send(made, run):
-                break
-    if waiting:
-        guard.runs.publish_soon([run.id for _, run in waiting], delay=1.0)
+        missing = _send_together(producer, waiting)
+    if missing:
+        guard.runs.publish_soon([run.id for _, run in missing], delay=1.0)
+
+
+def _send_together(producer: Any, waiting: list[tuple[Draft, Submitted]]) -> list[tuple[Draft, Submitted]]:
+    """Send messages in as few round trips as the transport can make of them; return those that may be missing.
+
+    Once one can't be sent the rest is not tried: a broker that is away costs its time once.
+    """
+    sent = 0
+    try:
+        with producer.batch():
+            for made, run in waiting:
+                made.transient.setdefault("producer", producer)
+                if not send(made, run):
+                    break
+                sent += 1
+    except Exception as error:  # of messages that travel together nobody knows which arrived
+        logger.warning("%d runs are accepted but may not be published yet: %r", len(waiting), error)
+        return waiting
+    return waiting[sent:]

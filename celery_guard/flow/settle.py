@@ -42,6 +42,9 @@ _ERRORS: dict[Reason, type[RunEnded]] = {
 }
 
 
+#: Chance without a state of its own, which forked children would share.
+_CHANCE = random.SystemRandom()
+
 _WITHOUT_A_FAULT = {
     Reason.FAILED_DUE_DEADLINE: "the deadline passed while the run waited",
     Reason.FAILED_DUE_MAX_ATTEMPTS: "it was put off too often",
@@ -68,7 +71,7 @@ def settle(
         made_by: who ends the attempt, for them, too.
         how: what :meth:`~celery_guard.store.runs.RunStore.settle` takes besides.
     """
-    settlement = decide(outcome, claim, settings.policy(), now=now, rng=random.Random())
+    settlement = decide(outcome, claim, settings.policy(), now=now, rng=_CHANCE)
     between = settings.seconds_between_retries()
     if isinstance(settlement, Retry) and between is not None:
         settlement = _in_its_slot(guard.rates.slot(task_type, settlement.at, between), claim, settlement)

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+import redis
 
 from celery_guard import submit_many
 from tests.infra import servers
@@ -99,6 +100,44 @@ def test_what_was_accepted_without_a_broker_is_sent_once_it_is_back(open_shop, s
     results = within_bounds(lambda: [ship.delay(n) for n in range(3)])
     own_redis.start()
     shop.clock.advance(2)
+    shop.dispatch()
+
+    assert {message.headers["id"] for message in shop.messages()} == {result.id for result in results}
+
+
+def test_many_messages_that_the_broker_refuses_together_are_all_sent_later(open_shop, store_url, own_redis):
+    own_redis.start()
+    shop = open_shop(url=store_url, broker=own_redis.url)
+
+    @shop.app.task
+    def ship(order_id):
+        return order_id
+
+    with redis.Redis.from_url(own_redis.url) as server:
+        server.config_set("maxmemory", 1)
+        results = submit_many(ship, [(n,) for n in range(30)])
+        server.config_set("maxmemory", 0)
+    shop.clock.advance(2)
+
+    assert shop.dispatch() == 30
+    assert {message.headers["id"] for message in shop.messages()} == {result.id for result in results}
+
+
+def test_rows_that_the_broker_refuses_together_are_due_again_soon(open_shop, store_url, own_redis):
+    own_redis.start()
+    shop = open_shop(url=store_url, broker=own_redis.url)
+
+    @shop.app.task
+    def ship(order_id):
+        return order_id
+
+    results = submit_many(ship, [(n,) for n in range(30)], countdown=10)
+    shop.clock.advance(11)
+    with redis.Redis.from_url(own_redis.url) as server:
+        server.config_set("maxmemory", 1)
+        shop.dispatch()
+        server.config_set("maxmemory", 0)
+    shop.clock.advance(3)
     shop.dispatch()
 
     assert {message.headers["id"] for message in shop.messages()} == {result.id for result in results}

@@ -36,12 +36,14 @@ def life(redis_url, postgres, scene):
 
 def _statements(postgres: servers.PrivatePostgres, run_id: str) -> list[str]:
     """Return what was sent since the mark by every connection that ever named the run, by first words."""
-    log = postgres.process.log().rpartition(MARK)[2]
+    before, _, log = postgres.process.log().rpartition(MARK)
+    plans = dict(re.findall(r"PREPARE (\w+) \(.*?\) AS (\w+ \w+)", before + log, re.DOTALL))
     entries = re.findall(
         r"^<(\d+)>LOG:  (?:statement|execute [^:]*): (.*?)(?=^<\d+>|\Z)", log, re.DOTALL | re.MULTILINE
     )
     senders = {sender for sender, statement in entries if run_id in statement}
-    return [" ".join(statement.split()[:2]) for sender, statement in entries if sender in senders]
+    sent = [statement.split() for sender, statement in entries if sender in senders]
+    return [plans[words[1]] if words[0] == "EXECUTE" else " ".join(words[:2]) for words in sent]
 
 
 def test_a_run_takes_exactly_three_statements_and_no_transaction(life, postgres):

@@ -1,7 +1,8 @@
 """Run the shop for half a minute and show every ending of a guarded task: ``python -m example_project.demo``.
 
 One real prefork worker, SQLite, Celery's filesystem broker, Flower and a local web server; nothing else is needed.
-The exit code is 0 only when every run ended as it had to. ``KEEP=1`` leaves worker and Flower up until Ctrl-C.
+The exit code is 0 only when every run ended as it had to. ``KEEP=1`` then starts the shop's
+web application, too, and leaves all of it up until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.markup import escape
 
 from example_project import scenarios, tables, verdict
 from example_project.outside_world import OutsideWorld, open_world
-from example_project.processes import Child, ChildFailed, answers_http, celery, free_port
+from example_project.processes import Child, ChildFailed, answers_http, celery, free_port, python
 from example_project.scenarios import Scenario
 
 __all__ = ["main"]
@@ -134,10 +135,15 @@ def _judge(
 
 
 def _keep(console: Console, home: Path, flower_url: str) -> None:
-    console.print(f"Worker and Flower stay up: {flower_url}/tasks, files in {home}. Ctrl-C ends them.", highlight=False)
-    with suppress(KeyboardInterrupt):
-        while True:
-            signal.pause()
+    """Start the shop's web application beside worker and Flower, and leave all three up until Ctrl-C."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with python("web", ["-m", "uvicorn", "example_project.web:web", f"--port={port}"], home=home) as web:
+        web.wait_until(lambda: answers_http(url), seconds=TIME_TO_START)
+        text = f"The shop stays up: {url}; Flower: {flower_url}/tasks; files in {home}. Ctrl-C ends it."
+        console.print(text, highlight=False)
+        with suppress(KeyboardInterrupt):
+            while True:
+                signal.pause()
 
 
 def _leave(signum: int, _: Any) -> None:

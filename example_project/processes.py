@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-__all__ = ["Child", "ChildFailed", "answers_http", "celery", "free_port"]
+__all__ = ["Child", "ChildFailed", "answers_http", "celery", "free_port", "python"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 10.0
@@ -62,11 +62,17 @@ class Child:
 @contextmanager
 def celery(name: str, arguments: Sequence[str], *, home: Path, app: str = "example_project.app") -> Iterator[Child]:
     """Run ``celery -A <app> …`` until the block ends; its output goes to ``<name>.log``."""
+    with python(name, ["-m", "celery", "-A", app, *arguments], home=home) as child:
+        yield child
+
+
+@contextmanager
+def python(name: str, arguments: Sequence[str], *, home: Path) -> Iterator[Child]:
+    """Run this Python with these arguments until the block ends; its output goes to ``<name>.log``."""
     log = home / f"{name}.log"
-    command = [sys.executable, "-m", "celery", "-A", app, *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, *arguments],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_guard.errors import InvalidOption, RunCancelled, StepReused, UnserializableArgument
@@ -76,7 +77,11 @@ def run_step(
     stored = steps.find(name)
     if stored is not None:
         return json.loads(stored)
-    return steps.keep(name, work(*args, **kwargs), effects)
+    result = work(*args, **kwargs)
+    if iscoroutine(result):
+        result.close()
+        raise InvalidOption(f"the work of the step {name!r} is a coroutine: await step_async({name!r}, …)")
+    return steps.keep(name, result, effects)
 
 
 async def run_step_async(

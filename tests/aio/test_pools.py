@@ -85,10 +85,10 @@ def test_two_hundred_runs_end_as_they_should_and_leave_nothing_behind(stage, tas
 
 def test_the_deadline_ends_a_run_whatever_its_coroutine_does(stage, tasks, pool):
     bodies = {
-        "cleans up": tasks.oversleep.apply_async(deadline=5),
-        "swallows the cancellation and returns within the grace": tasks.swallow.apply_async((5.4,), deadline=5),
-        "swallows it for ever": tasks.swallow.apply_async((3_600,), deadline=5),
-        "blocks its thread": tasks.block.apply_async((3_600 if pool == "prefork" else 8,), deadline=5),
+        "cleans up": tasks.oversleep.apply_async(deadline=4),
+        "swallows the cancellation and returns within the grace": tasks.swallow.apply_async((4.4,), deadline=4),
+        "swallows it for ever": tasks.swallow.apply_async((3_600,), deadline=4),
+        "blocks its thread": tasks.block.apply_async((3_600 if pool == "prefork" else 6,), deadline=4),
     }
 
     runs = dict(zip(bodies, stage.ended(*ids(bodies.values())), strict=True))

@@ -105,6 +105,17 @@ def test_a_result_that_is_not_json_is_refused(make_task, any_shop):
     assert isinstance(result.result, UnserializableArgument)
 
 
+def test_a_plain_step_does_not_take_a_coroutine_for_a_result(make_task, done):
+    async def body(run):
+        with pytest.raises(InvalidOption, match=r"'charge' is a coroutine: await step_async\('charge'"):
+            run.step("charge", asyncio.sleep, 0)
+        done.append("told")
+
+    make_task(body).apply()
+
+    assert done == ["told"]
+
+
 def test_a_piece_is_cancelled_at_its_own_deadline(make_task, any_shop, done):
     async def work():
         done.append(current_run().timeout() <= 0.2)

@@ -71,6 +71,14 @@ def body(order_id: int) -> str:
     return f"{run.id} {run.type} {run.idempotency_key} {run.deadline_at:%H:%M} {timeout} {user} {order_id}"
 
 
+async def coroutine(order_id: int, session: object) -> str:
+    run: CurrentRun = current_run()
+    await run.check_async()
+    charged: str = await run.step_async("charge", body, order_id, session=session, deadline=timedelta(seconds=5))
+    await run.complete_in_async(session, result=charged)
+    return charged
+
+
 def submit(task: GuardedTask) -> GuardedResult:
     result: GuardedResult = task.apply_async(
         (42,),

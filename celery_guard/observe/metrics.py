@@ -194,8 +194,8 @@ def _ended(totals: Totals) -> Iterator[Metric]:
         family = HistogramMetricFamily(name, METRICS[name][2], labels=METRICS[name][1])
         bounds = [*map(str, BOUNDS[measure]), "+Inf"]
         for (this, type_), known in totals.measures.items():
-            if this is measure:
-                family.add_metric([type_], list(zip(bounds, known.cumulative, strict=True)), known.total)
+            if this is measure and known.counts[-1]:
+                family.add_metric([type_], list(zip(bounds, known.counts, strict=True)), known.total)
         yield family
 
 

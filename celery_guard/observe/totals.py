@@ -6,33 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 
-from celery_guard.core.histogram import BOUNDS, Measure
+from celery_guard.core.histogram import BOUNDS, Distribution, Measure
 from celery_guard.store.tallies import EndedGroup, FaultGroup
 
-__all__ = ["Distribution", "Totals"]
+__all__ = ["Totals"]
 
 #: What the stored form looks like, and which buckets it counts in: others than these are not added to.
 _FORM = ["1", *(f"{measure}:{bounds}" for measure, bounds in BOUNDS.items())]
-
-
-@dataclass
-class Distribution:
-    """How often a measure fell into each bucket, and the sum of its values.
-
-    Args:
-        buckets: one count per bound, and one for what is larger than all of them.
-        total: the sum.
-    """
-
-    buckets: list[int]
-    total: float = 0.0
-
-    @property
-    def cumulative(self) -> list[int]:
-        """How many values are at most as large as each bound."""
-        return list(accumulate(self.buckets))
 
 
 @dataclass
@@ -53,17 +34,11 @@ class Totals:
         """Count what a slice of time brought."""
         for group in ended:
             self.ended[group.type, group.state.value, group.reason.value] += group.count
-            for measure, bucket in group.buckets.items():
-                if bucket is not None:
-                    known = self._distribution(measure, group.type)
-                    known.buckets[bucket] += group.count
-                    known.total += group.sums[measure]
+            for measure, values in group.measures.items():
+                empty = Distribution([0] * len(values.counts))
+                self.measures.setdefault((measure, group.type), empty).add(values)
         for fault in faults:
             self.faults[fault.type, fault.category.value, fault.rule] += fault.count
-
-    def _distribution(self, measure: Measure, type_: str) -> Distribution:
-        empty = [0] * (len(BOUNDS[measure]) + 1)
-        return self.measures.setdefault((measure, type_), Distribution(empty))
 
     def encode(self) -> str:
         """Return the stored form."""
@@ -73,7 +48,7 @@ class Totals:
                 "ended": [[*labels, count] for labels, count in self.ended.items()],
                 "faults": [[*labels, count] for labels, count in self.faults.items()],
                 "measures": [
-                    [measure.value, type_, known.buckets, known.total]
+                    [measure.value, type_, known.counts, known.total]
                     for (measure, type_), known in self.measures.items()
                 ],
             }
@@ -89,7 +64,7 @@ class Totals:
             Counter({(one, two, three): count for one, two, three, count in found["ended"]}),
             Counter({(one, two, three): count for one, two, three, count in found["faults"]}),
             {
-                (Measure(measure), type_): Distribution(buckets, total)
-                for measure, type_, buckets, total in found["measures"]
+                (Measure(measure), type_): Distribution(counts, total)
+                for measure, type_, counts, total in found["measures"]
             },
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from itertools import islice
+from typing import Any
 
 from celery_guard.core.faults import Category
-from celery_guard.core.histogram import BOUNDS, Measure
+from celery_guard.core.histogram import BOUNDS, Distribution, Measure
 from celery_guard.core.states import Reason, State
 from celery_guard.store import tally_statements as sql
 from celery_guard.store.database import Database, parse_moment
@@ -25,14 +27,13 @@ class Unrecorded(str, Enum):
 
 @dataclass(frozen=True)
 class EndedGroup:
-    """Runs that ended in a slice of time and fell into the same buckets; a bucket is None where there is no value."""
+    """Runs that ended in a slice of time in the same way."""
 
     type: str
     state: State
     reason: Reason
     count: int
-    buckets: dict[Measure, int | None]
-    sums: dict[Measure, float]
+    measures: dict[Measure, Distribution]
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,7 @@ class TallyStore:
     def ended(self, since: datetime, until: datetime) -> list[EndedGroup]:
         """Count what ended after a moment and up to another, through ``task_run_ended``."""
         rows = self.database.execute(sql.ENDED, namespace=self.namespace, since_at=since, until_at=until).rows
-        measures, found = tuple(BOUNDS), []
-        for type_, state, reason, *numbers in rows:
-            buckets = dict(zip(measures, numbers, strict=False))
-            sums = dict(zip(measures, (float(one or 0) for one in numbers[len(measures) + 1 :]), strict=True))
-            found.append(EndedGroup(type_, State(state), Reason(reason), numbers[len(measures)], buckets, sums))
-        return found
+        return [_ended_group(type_, state, reason, count, numbers) for type_, state, reason, count, *numbers in rows]
 
     def faults(self, since: datetime, until: datetime) -> list[FaultGroup]:
         """Count the faults after a moment and up to another, through ``task_attempt_recent``."""
@@ -135,3 +131,12 @@ class TallyStore:
         """Return how often things happened that leave no row, by task."""
         rows = self.database.execute(sql.COUNTED, namespace=self.namespace).rows
         return [(Unrecorded(event), type_, times) for event, type_, times in rows]
+
+
+def _ended_group(type_: str, state: str, reason: str, count: int, numbers: Sequence[Any]) -> EndedGroup:
+    wholes, counts = iter(numbers[: 2 * len(BOUNDS)]), iter(numbers[2 * len(BOUNDS) :])
+    measures = {}
+    for measure, bounds in BOUNDS.items():
+        values, total = next(wholes), next(wholes)
+        measures[measure] = Distribution([*islice(counts, len(bounds)), values], float(total or 0))
+    return EndedGroup(type_, State(state), Reason(reason), count, measures)

@@ -28,46 +28,51 @@ def _between(moment: Any) -> Any:
     return and_(moment > since, moment <= until)
 
 
-def _measured() -> Any:
-    """One row per run that ended in a slice of time; the first attempt's start is in its history, or in the row."""
+def _started() -> Any:
+    """One row per run that ended in a slice of time; where it was tried again, its history knows the first start."""
     first = task_attempt.alias("first")
-    started = func.coalesce(first.c.started_at, RUN.started_at, type_=Moment())
-    allowed = func.nullif(seconds_between(RUN.deadline_at, RUN.created_at), literal_column("0"), type_=Float())
+    found = select(first.c.started_at).where(first.c.run_id == RUN.id, first.c.attempt == literal_column("1"))
+    in_history = func.coalesce(found.scalar_subquery(), RUN.started_at, type_=Moment())
+    was_tried_again = RUN.attempt > literal_column("1")
+    started = case((was_tried_again, in_history), else_=RUN.started_at).label("started_at")
+    kept = (RUN.type, RUN.state, RUN.terminal_reason, RUN.attempt, RUN.created_at, RUN.deadline_at, RUN.finished_at)
     ended = RUN.state.in_([constant(state) for state in sorted(TERMINAL)])
-    return (
-        select(
-            RUN.type,
-            RUN.state,
-            RUN.terminal_reason,
-            cast(RUN.attempt, Float).label(Measure.ATTEMPTS.value),
-            seconds_between(started, RUN.created_at).label(Measure.START_DELAY.value),
-            seconds_between(RUN.finished_at, started).label(Measure.DURATION.value),
-            (seconds_between(RUN.finished_at, RUN.created_at) / allowed).label(Measure.DEADLINE_USED.value),
-        )
-        .select_from(task_run.outerjoin(first, and_(first.c.run_id == RUN.id, first.c.attempt == literal_column("1"))))
-        .where(IS_MINE, RUN.finished_at.is_not(None), ended, _between(RUN.finished_at))
-        .offset(literal_column("0"))  # a fence: each measure is computed once, not once per bucket
-        .subquery("measured")
-    )
+    rows = select(*kept, started).where(IS_MINE, RUN.finished_at.is_not(None), ended, _between(RUN.finished_at))
+    return _computed_once(rows, "ended")
 
 
-def _bucket(value: Any, bounds: tuple[float, ...]) -> Any:
-    """The number of the first bucket that a value fits into; NULL for no value."""
-    known: Any = (
-        (value <= literal_column(repr(bound)), literal_column(str(place))) for place, bound in enumerate(bounds)
-    )
-    return case((value.is_(None), None), *known, else_=literal_column(str(len(bounds))))
+def _measured() -> Any:
+    run = _started().c
+    allowed = func.nullif(seconds_between(run.deadline_at, run.created_at), literal_column("0"), type_=Float())
+    measures = {
+        Measure.ATTEMPTS: cast(run.attempt, Float),
+        Measure.START_DELAY: seconds_between(run.started_at, run.created_at),
+        Measure.DURATION: seconds_between(run.finished_at, run.started_at),
+        Measure.DEADLINE_USED: seconds_between(run.finished_at, run.created_at) / allowed,
+    }
+    values = (value.label(measure.value) for measure, value in measures.items())
+    return _computed_once(select(run.type, run.state, run.terminal_reason, *values), "measured")
+
+
+def _computed_once(rows: Any, name: str) -> Any:
+    """Fence a subquery: else PostgreSQL computes what it selects anew wherever that is used."""
+    return rows.offset(literal_column("0")).subquery(name)
 
 
 def _ended() -> Any:
-    run = _measured()
-    buckets = [_bucket(run.c[measure.value], bounds).label(f"{measure}_bucket") for measure, bounds in BOUNDS.items()]
-    groups = [run.c.type, run.c.state, run.c.terminal_reason, *buckets]
-    sums = [func.sum(run.c[measure.value]) for measure in BOUNDS]
-    return select(*groups, func.count(), *sums).group_by(*groups)
+    run = _measured().c
+    groups = (run.type, run.state, run.terminal_reason)
+    counts = [
+        func.count().filter(run[measure.value] <= literal_column(repr(bound)))
+        for measure, bounds in BOUNDS.items()
+        for bound in bounds
+    ]
+    wholes = [whole(run[measure.value]) for measure in BOUNDS for whole in (func.count, func.sum)]
+    return select(*groups, func.count(), *wholes, *counts).group_by(*groups)
 
 
-#: Count what ended in a slice of time, by type, state, reason and the bucket of each measure.
+#: Count what ended in a slice of time by type, state and reason; of each measure its values, their sum, and how many
+#: are at most as large as each bound.
 ENDED = Statement(_ended)
 
 #: Count the faults of a slice of time.

@@ -163,6 +163,29 @@ def test_what_is_configured_is_judged(with_task, check, config, expected):
     assert level(with_task(config=config), check) == {expected}
 
 
+def test_metrics_that_nobody_reads_are_noticed(shop):
+    pytest.importorskip("prometheus_client")
+    before = answers(shop, "metrics read")
+    shop.run("metrics", "--once")
+
+    (after,) = answers(shop, "metrics read")
+
+    assert [(one["level"], one["why"]) for one in before] == [("warn", "nobody has ever read the metrics")]
+    assert after["level"] == "pass"
+
+
+def test_metrics_that_nobody_reads_any_more_are_noticed(shop):
+    pytest.importorskip("prometheus_client")
+    shop.run("metrics", "--once")
+    with shop.guard.database.connection() as connection:
+        connection.exec_driver_sql("UPDATE task_tally SET counted_to = '2020-01-01 00:00:00.000000+00:00'")
+
+    (answer,) = answers(shop, "metrics read")
+
+    assert answer["level"] == "warn"
+    assert "last read" in answer["why"]
+
+
 def test_a_silenced_logger_is_noticed(shop, caplog):
     with caplog.at_level(logging.CRITICAL, logger="celery_guard"):
         assert level(shop, "logs") == {"warn"}

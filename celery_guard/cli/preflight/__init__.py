@@ -41,6 +41,7 @@ CHECKS: tuple[Check, ...] = (
     Check("prefetch", "Does a worker hoard runs whose time is passing?", broker.prefetch),
     Check("result expiry", "Do results outlive what waits for them?", broker.result_expiry),
     Check("metrics", "Can you see dead and running grow?", watch.metrics),
+    Check("metrics read", "Does anybody read them?", store.metrics_read),
     Check("logs", "Do the logs say why?", watch.logs),
     Check("events", "Does Flower see the tasks?", watch.events),
 )

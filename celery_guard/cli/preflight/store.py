@@ -8,17 +8,21 @@ from typing import Any
 
 from celery_guard.cli.preflight.finding import Finding, fail, ok, warn
 from celery_guard.core.faults import classify
+from celery_guard.core.wording import spell
 from celery_guard.errors import SchemaMismatch, StoreUnavailable
 from celery_guard.store.migrations import SCHEMA_VERSION
 from celery_guard.store.reports import ReportStore
 
-__all__ = ["atomic_claim", "clock_offset", "configuration", "reachable", "schema", "unknown_share"]
+__all__ = ["atomic_claim", "clock_offset", "configuration", "metrics_read", "reachable", "schema", "unknown_share"]
 
 #: A difference of clocks that people should know of: only the database's clock decides.
 _OFFSET = timedelta(seconds=2)
 
 #: What share of the runs that ended badly may be of unknown errors, and since when they are counted.
 _UNKNOWN_SHARE, _UNKNOWN_SINCE = 0.2, timedelta(days=7)
+
+#: How long ago metrics may have been read last.
+_READ_WITHIN = timedelta(minutes=10)
 
 
 class _Probe(Exception):
@@ -108,6 +112,19 @@ def unknown_share(app: Any, guard: Any) -> Iterator[Finding]:
     if not loud:
         ended = sum(all_ for _, all_ in shares.values())
         yield ok(f"{ended} runs failed or died in the last {_UNKNOWN_SINCE.days} days, hardly any by unknown errors")
+
+
+def metrics_read(app: Any, guard: Any) -> Iterator[Finding]:
+    """Look at when a collector last counted what ended."""
+    saved = guard.tallies.load()
+    since = saved.now - saved.counted_to if saved.counted_to else None
+    if since is not None and since <= _READ_WITHIN:
+        yield ok(f"somebody read the metrics {spell(since)} ago")
+        return
+    yield warn(
+        "nobody has ever read the metrics" if since is None else f"the metrics were last read {spell(since)} ago",
+        "let Prometheus scrape guard metrics, or celery_guard.contrib.prometheus, and load the alert rules",
+    )
 
 
 def _reports(guard: Any) -> ReportStore:

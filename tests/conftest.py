@@ -17,6 +17,8 @@ from tests.factories import NOON
 from tests.infra import servers
 from tests.infra.processes import PROCESSES
 
+pytest_plugins = ["celery_guard.testing"]
+
 T = TypeVar("T")
 
 settings.register_profile("celery_guard", deadline=None, max_examples=60)

@@ -27,7 +27,7 @@ from celery_guard.store.workers import WorkerStore
 if TYPE_CHECKING:
     from celery_guard.flow.worker import Keeper
 
-__all__ = ["Guard", "guard_of", "task_settings"]
+__all__ = ["Guard", "guard_of", "set_guard", "task_settings"]
 
 _ATTRIBUTE = "_celery_guard"
 
@@ -112,8 +112,13 @@ def guard_of(app: Any) -> Guard:
     """Return the app's guard, made on first use."""
     guard = app.__dict__.get(_ATTRIBUTE) if hasattr(app, "__dict__") else None
     if guard is None:
-        guard = Guard(app)
-        setattr(app, _ATTRIBUTE, guard)
+        guard = set_guard(app, Guard(app))
+    return guard
+
+
+def set_guard(app: Any, guard: Guard) -> Guard:
+    """Give an app another guard, and return it."""
+    setattr(app, _ATTRIBUTE, guard)
     return guard
 
 

@@ -45,7 +45,10 @@ class Held:
     vacated: bool = False
 
     def now(self) -> datetime:
-        """Return the moment by the database's clock: as it was at the claim, plus the time since."""
+        """Return the moment by the database's clock: as it was at the claim, plus the time since; or a test's clock."""
+        clock = self.guard.database.clock
+        if clock is not None:
+            return clock()
         return self.claimed_at + timedelta(seconds=time.monotonic() - self._monotonic)
 
     def still_holds(self) -> bool:

@@ -76,9 +76,10 @@ class Rescuer:
         stale = [
             beat for beat in self.watch.stale(beats, monotonic=monotonic) if beat.worker_id != self.guard.worker_id
         ]
-        return sum(self._bury(beat) for beat in stale)
+        return sum(self.bury(beat) for beat in stale)
 
-    def _bury(self, beat: Beat) -> int:
+    def bury(self, beat: Beat) -> int:
+        """Do that for one worker that is known to be gone; return how many attempts ended."""
         running = self.guard.runs.running_on(beat.worker_id)
         ended = sum(self.end(row, "its worker stopped beating") for row in running)
         if beat.reserved:

@@ -65,6 +65,7 @@ class Joined:
                 " with an AsyncSession, await submit_async, step_async or complete_in_async"
             )
         self.is_sqlite = database.is_sqlite
+        self.clock = database.clock
         self._refuse_another_database(database)
 
     def execute(self, statement: Statement, **values: Any) -> Done:
@@ -74,8 +75,11 @@ class Joined:
             StoreUnavailable: the database refused it; the caller's transaction is lost.
         """
         core, constants = statement.text(self.connection.dialect.name)
+        given = {**constants, **values}
+        if self.clock is not None and "now" in constants:
+            given["now"] = self.clock()
         try:
-            result = self.connection.execute(core, {**constants, **values})
+            result = self.connection.execute(core, given)
         except DBAPIError as error:
             raise StoreUnavailable(f"the transaction given as session= can't go on: {error.orig}") from error
         rows = [tuple(row) for row in result.fetchall()] if result.returns_rows else []

@@ -10,7 +10,8 @@ from celery import Celery, _state
 
 from celery_guard import GuardedTask
 from celery_guard.store.models import metadata
-from tests.flow.seams import Clock, Shop
+from celery_guard.testing.clock import Clock
+from tests.flow.seams import Shop, Ticking
 from tests.infra.servers import Postgres, RabbitMQ
 
 
@@ -51,7 +52,7 @@ def rabbitmq_url(one_virtual_host: str) -> str:
 @pytest.fixture
 def clock() -> Clock:
     """The database's clock, to be moved ahead."""
-    return Clock()
+    return Ticking()
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
-from celery import Celery, states
-from celery.app.trace import trace_task
-from celery.utils.imports import symbol_by_name
+from celery import Celery
 from kombu import Connection, Queue
 from kombu.exceptions import ChannelError
 from kombu.message import Message
@@ -16,28 +13,16 @@ from kombu.message import Message
 from celery_guard.flow.dispatch import Dispatcher
 from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.store.records import TaskRun
+from celery_guard.testing.clock import Clock
+from celery_guard.testing.worker import Told, deliver
 
 
-class Clock:
-    """The database's clock as a test wants it: the real one, moved ahead."""
-
-    def __init__(self) -> None:
-        self.ahead = timedelta(0)
+class Ticking(Clock):
+    """The test's clock, which never shows the same moment twice: then rows have an order."""
 
     def __call__(self) -> datetime:
-        return datetime.now(timezone.utc) + self.ahead
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.ahead += timedelta(seconds=seconds)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What Celery's tracer made of one message."""
-
-    state: str
-    value: Any
+        self.advance(timedelta(microseconds=1))
+        return super().__call__()
 
 
 class Shop:
@@ -99,12 +84,7 @@ class Shop:
 
     def deliver(self, message: Message) -> Told:
         """Run one message as a worker's child does; say what Celery made of it."""
-        task = self.app.tasks[message.headers["task"]]
-        kind = symbol_by_name(task.Request)
-        request = kind(message, app=self.app, task=task, hostname="child@test")
-        context = {**request.request_dict, **message.payload[2], "is_eager": False}
-        value, info, _, _ = trace_task(task, request.id, request.args, request.kwargs, context, app=self.app)
-        return Told(states.SUCCESS, value) if info is None else Told(info.state, info.retval)
+        return deliver(self.app, message)
 
     def work(self, limit: int = 30) -> list[Told]:
         """Deliver and dispatch until neither has anything to do; waits are left out by moving the clock."""
@@ -116,7 +96,7 @@ class Shop:
                 waits = [run.next_retry_at for run in self.rows() if run.next_retry_at is not None]
                 if not waits:
                     return told
-                self.clock.advance((min(waits) - self.clock()).total_seconds() + 0.001)
+                self.clock.move_to(min(waits))
         raise AssertionError(f"still busy after {limit} rounds: {self.rows()}")
 
     def close(self) -> None:

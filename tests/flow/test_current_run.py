@@ -160,14 +160,9 @@ def test_a_timeout_of_nothing_stays_nothing(inside):
     assert timeout == 0
 
 
-def late():
-    while current_run().remaining():
-        """Go on."""
-
-
-def test_no_timeout_is_given_when_nothing_is_left(inside):
+def test_no_timeout_is_given_when_nothing_is_left(inside, shop):
     def work():
-        late()
+        shop.clock.advance(1)
         return current_run().timeout(at_most=5)
 
     error, result = inside(work, deadline=1)
@@ -185,9 +180,9 @@ def test_a_check_of_a_run_that_may_go_on_says_nothing(inside):
     assert found is None
 
 
-def test_a_check_after_the_deadline_raises(inside):
+def test_a_check_after_the_deadline_raises(inside, shop):
     def work():
-        late()
+        shop.clock.advance(1)
         current_run().check()
 
     error, _ = inside(work, deadline=1)

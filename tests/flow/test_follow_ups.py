@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 from celery import Celery, chain, group
 
-from celery_guard import DeadlineExceeded, NonRetryableError, Reason, RetryableError, State, current_run
+from celery_guard import DeadlineExceeded, NonRetryableError, Reason, RetryableError, State
 from celery_guard.core.decide import Finish
 
 
@@ -171,13 +172,8 @@ def test_a_next_task_whose_arguments_do_not_fit_is_a_failed_run_and_the_task_bef
 
 
 def test_a_next_task_that_has_no_time_left_is_a_dead_run_and_the_task_before_it_a_success(head, noted, shop):
-    @shop.app.task(name="slow")
-    def slow():
-        claim_now = current_run()
-        shop.clock.advance(61)
-        return claim_now.attempt
-
-    chain(slow.s(), noted.s()).apply_async(deadline=60)
+    passed = shop.clock() - timedelta(seconds=1)
+    chain(head.s(7), noted.s().set(deadline=passed)).apply_async()
     told = shop.deliver(shop.message())
     shop.work()
 

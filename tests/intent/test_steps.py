@@ -211,7 +211,7 @@ def test_a_cancelled_run_can_not_store_its_step(perform, any_shop, noted):
 
 def test_no_step_begins_past_the_deadline(perform, any_shop, noted):
     def body(run):
-        run.held._monotonic -= 7_200  # the attempt's clock, two hours later
+        any_shop.clock.advance(7_200)
         run.step("charge", lambda: noted.append(1))
 
     run = perform(body, deadline=3_600).run
@@ -236,11 +236,11 @@ def test_the_deadline_of_a_step_never_extends_that_of_the_run(perform, noted):
     assert noted[0] <= 86_400
 
 
-def test_a_step_whose_own_time_is_over_may_be_tried_again(perform, noted):
+def test_a_step_whose_own_time_is_over_may_be_tried_again(perform, any_shop, noted):
     def call(run):
         noted.append(run.attempt)
         if run.attempt == 1:
-            run.held._monotonic -= 10
+            any_shop.clock.advance(10)
             current_run().timeout()
         return "answer"
 
@@ -413,9 +413,9 @@ def test_a_stale_attempt_can_not_complete(perform, engine, table, taken_over):
     assert (result.get(), table()) == ("new", [])
 
 
-def test_an_attempt_past_the_deadline_can_not_complete(perform, engine, table):
+def test_an_attempt_past_the_deadline_can_not_complete(perform, any_shop, engine, table):
     def body(run):
-        run.held._monotonic -= 7_200
+        any_shop.clock.advance(7_200)
         with Session(engine) as session:
             _charge(session, run)
             run.complete_in(session, "late")

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 
 from celery_guard.errors import InvalidOption, StoreUnavailable
+from celery_guard.flow.waiting import tell_that_it_waits
 from celery_guard.observe.announce import announce
+from celery_guard.observe.events import TaskEvent
 from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import Transition
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
@@ -105,7 +107,18 @@ class Guard:
 
     def announce(self, transition: Transition) -> None:
         """Tell everybody who watches of a move that was won, once it is committed."""
-        announce(transition, self.app, log_meta=self.settings.log_meta)
+        announce(transition, self.app, log_meta=self.settings.log_meta, send_event=self._send_event)
+
+    def _send_event(self, event: TaskEvent) -> None:
+        """Send Celery's event as who knows of it: a client what it submitted, a worker's main process the rest.
+
+        An ending that a client brought about is told by the worker that delivers it: a client that spoke of anything
+        but its submissions would look like a worker.
+        """
+        if event.name == "task-sent":
+            tell_that_it_waits(self.app, event)
+        elif self.keeper is not None:
+            self.keeper.send_event(event)
 
 
 def guard_of(app: Any) -> Guard:

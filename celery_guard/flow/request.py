@@ -9,15 +9,18 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery import signals
-from celery.exceptions import Terminated, TimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, Terminated, TimeLimitExceeded
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_guard.core.decide import Cancelled, Lost, Outcome
+from celery_guard.core.states import Reason
+from celery_guard.errors import GuardError, RunEnded
 from celery_guard.flow.deliver import DELIVERY
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.publish import HEADER
 from celery_guard.flow.settle import lost_fault
+from celery_guard.observe.events import next_attempt
 from celery_guard.observe.logs import logger
 
 __all__ = ["GuardedRequest"]
@@ -37,11 +40,47 @@ class GuardedRequest(Request):  # type: ignore[misc]
         self.token = secrets.token_hex(8)
         self._request_dict[DELIVERY] = {"token": self.token, "worker": self._guard.worker_id}
         self._header: Mapping[str, Any] = self._request_dict.get(HEADER) or {}
+        #: What the events of this message say besides Celery's own fields: why.
+        self._said: dict[str, Any] = {}
+        self._told_started = False
 
     @property
     def is_delivery(self) -> bool:
         """Whether this message tells an ending, and has no body to run."""
         return self._header.get("event") == "deliver"
+
+    @property
+    def may_be_a_copy(self) -> bool:
+        """Whether this message may be one of several: that it begins an attempt is then told once the row says so."""
+        is_sent_again = self._header.get("event") in ("deliver", "republish")
+        return not self._told_started and (is_sent_again or bool(self.delivery_info.get("redelivered")))
+
+    @property
+    def expires(self) -> datetime | None:
+        """The deadline, for those who look on; of a message that is not ours, what it says itself."""
+        deadline = self._header.get("deadline")
+        return datetime.fromisoformat(deadline) if deadline else self._expires
+
+    def maybe_expire(self) -> bool:
+        """It is the row that expires, and the claim that finds out."""
+        return False if self._header else bool(super().maybe_expire())
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Send one of Celery's events, with what we know besides. No copy is told to have started."""
+        if type != "task-started":
+            super().send_event(type, **fields, **self._always_said, **self._said)
+        elif not self.may_be_a_copy:
+            self.tell_started()
+
+    @property
+    def _always_said(self) -> dict[str, Any]:
+        """The deadline; ``task-sent`` has none, and may be heard late."""
+        return {"expires": self._header["deadline"]} if "deadline" in self._header else {}
+
+    def tell_started(self) -> None:
+        """Tell that an attempt has begun."""
+        self._told_started = True
+        super().send_event("task-started", **self._always_said)
 
     @property
     def attempts_before(self) -> int | None:
@@ -81,10 +120,13 @@ class GuardedRequest(Request):  # type: ignore[misc]
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The child told its ending itself, or it can't: then nobody but the row may say what that means."""
-        if return_ok:
-            return super().on_failure(exc_info, send_failed_event, return_ok)
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
+        if return_ok:
+            self._said = _said_of(error)
+            if isinstance(error, Ignore) and self._guard.keeper is not None:
+                self._guard.keeper.herald.note_dropped(self)
+            return super().on_failure(exc_info, send_failed_event, return_ok)
         task_ready(self)
         if not (self._already_revoked or self._already_cancelled):
             self._hand_over(_meaning(error))
@@ -100,6 +142,7 @@ class GuardedRequest(Request):  # type: ignore[misc]
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         """Celery's ``revoke`` is a cancellation of the run."""
         task_ready(self)
+        self._said = {"result": Reason.CANCELLED.value}
         self.send_event("task-revoked", terminated=terminated, signum=signum, expired=expired)
         self._already_revoked = True
         self._hand_over(Cancelled("revoke"))
@@ -117,6 +160,18 @@ class GuardedRequest(Request):  # type: ignore[misc]
     def _hand_over(self, outcome: Outcome) -> None:
         if self._guard.keeper is not None:
             self._guard.keeper.hand_over(self, outcome)
+
+
+def _said_of(error: BaseException) -> dict[str, Any]:
+    """Say in the event why a run waits or ended; Celery's events have no field for that but the result."""
+    if isinstance(error, RunEnded):
+        return {"result": error.reason}
+    if isinstance(error, Retry):
+        when = error.when
+        return {"eta": when.isoformat(), "result": next_attempt(when)} if isinstance(when, datetime) else {}
+    if isinstance(error, (Ignore, Reject, GuardError)):
+        return {}
+    return {"result": Reason.FAILED_NON_RETRYABLE.value}
 
 
 def _meaning(error: BaseException) -> Outcome:

@@ -20,10 +20,12 @@ from celery_guard.core.decide import Outcome
 from celery_guard.errors import GuardError, StoreUnavailable
 from celery_guard.flow.dispatch import Dispatcher
 from celery_guard.flow.guard import Guard, guard_of
+from celery_guard.flow.herald import Herald
 from celery_guard.flow.inhand import Stopper, copy_of, guarded_requests, reserved_ids
 from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
+from celery_guard.observe.events import TaskEvent
 from celery_guard.observe.logs import logger
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.workers import Beat
@@ -50,7 +52,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def include(self, parent: Any) -> bool:
         """Take the first place among the steps: they start in order and stop in reverse."""
-        self.obj = Keeper(guard_of(parent.app))
+        self.obj = Keeper(guard_of(parent.app), parent)
         parent.steps.insert(0, self)
         return True
 
@@ -75,8 +77,10 @@ class Duty:
 class Keeper:
     """The beat thread and the guard thread of one worker boot."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, worker: Any = None) -> None:
         self.guard = guard
+        #: What this worker says by Celery's events.
+        self.herald = Herald(guard, worker)
         #: What to add to this machine's clock to get the database's.
         self.clock_offset = timedelta(0)
         self._inbox: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()
@@ -136,6 +140,10 @@ class Keeper:
         self.guard.keeper = None
 
     terminate = stop
+
+    def send_event(self, event: TaskEvent) -> None:
+        """Send one of Celery's events as this worker."""
+        self.herald.send(event)
 
     def hand_over(self, request: Any, outcome: Outcome) -> None:
         """Take over an attempt from the worker's event loop, which never waits for the database."""
@@ -219,6 +227,7 @@ class Keeper:
         """Publish what is due; then at most two other duties whose time has come, the longest waiting first."""
         self._cancel_revoked()
         self._stopper.tick()
+        self.herald.tick()
         while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
             pass
         now = time.monotonic()

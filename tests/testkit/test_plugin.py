@@ -59,7 +59,7 @@ def run_suite(folder: Path, **files: str) -> str:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
-    done = subprocess.run([*command, str(folder)], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, str(folder)], cwd=folder, capture_output=True, text=True, timeout=250)
     return done.stdout + done.stderr
 
 

@@ -33,7 +33,8 @@ TIME_TO_START = 30.0
 TIME_TO_END = 50.0
 REFRESH = 0.25
 FLOWER_FLAGS = (
-    "--tasks_columns=name,uuid,state,args,kwargs,result,exception,retries,received,started,runtime",
+    f"--conf={Path(__file__).with_name('flowerconfig.py')}",
+    "--tasks_columns=name,uuid,state,args,result,exception,retries,expires,received,started,runtime",
     "--inspect_timeout=3000",  # answers come by file, so they take their time
 )
 

@@ -60,9 +60,8 @@ def taken_over(any_shop):
     def take_over(run):
         task = any_shop.app.tasks[run.type]
         lost = Lost(lost_fault("worker_lost", "gone"))
-        assert settle(
-            any_shop.guard, run.type, task_settings(task), run.held.claim, lost, now=run.now(), successor="another"
-        )
+        how = {"now": run.now(), "meta": {}, "made_by": "worker", "successor": "another"}
+        assert settle(any_shop.guard, run.type, task_settings(task), run.held.claim, lost, **how)
 
     return take_over
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from fastapi import Request
+
 from celery_guard import GuardedResult, GuardedTask, RetryableError, State, compute_backoff_delay, current_run
+from celery_guard.contrib.fastapi import accept, guard_router
 
 
 class Mail(GuardedTask):
@@ -28,6 +31,12 @@ def submit(task: GuardedTask) -> None:
 def read(result: GuardedResult) -> None:
     result.run.state = State.DEAD  # type: ignore[misc]
     result.run.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+async def serve(task: GuardedTask, request: Request) -> None:
+    guard_router(None)  # type: ignore[call-arg]
+    guard_router(None, authorize="anybody")  # type: ignore[arg-type]
+    await accept(task, request=request)  # type: ignore[call-arg]
 
 
 compute_backoff_delay(1, jitter="half")  # type: ignore[arg-type]

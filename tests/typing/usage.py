@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery import Celery
+from fastapi import APIRouter, Request, Response
 
 from celery_guard import (
     AttemptsExhausted,
@@ -32,6 +33,7 @@ from celery_guard import (
     redrive,
     submit_many,
 )
+from celery_guard.contrib.fastapi import ANYBODY, accept, guard_router
 
 
 class SmtpBusy(Exception):
@@ -122,6 +124,17 @@ def look_after(task: GuardedTask, run_id: str) -> str:
     again: GuardedResult = redrive(ended.id, app=app)
     said = explain(503, task)
     return f"{len(many)} {again.run.redrive_of} {said.category} {said.rule}"
+
+
+def serve() -> APIRouter:
+    def same_user(request: Request, run: TaskRun) -> bool:
+        return run.meta.get("user") == request.headers.get("x-user")
+
+    return guard_router(app, authorize=same_user, result_url=lambda run: f"/files/{run.id}")
+
+
+async def place(task: GuardedTask, request: Request) -> Response:
+    return await accept(task, (42,), request=request, caller=ANYBODY, key_required=True, deadline=60)
 
 
 def run_here(task: GuardedTask) -> bool:

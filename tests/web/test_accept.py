@@ -77,6 +77,21 @@ def test_keys_of_different_callers_never_meet(any_site):
     assert answers[0].json()["id"] != answers[1].json()["id"]
 
 
+def test_a_task_that_makes_its_own_key_keeps_it_where_the_client_sends_none(site):
+    @site.shop.app.task(idempotency_key="give-{number}")
+    def give(number):
+        return number
+
+    @site.api.post("/gifts/{number}")
+    async def gift(number: int, request: Request):
+        return await accept(give, (number,), request=request, caller="acme")
+
+    run = give.delay(7)
+
+    assert site.post("/gifts/7").json()["id"] == run.id
+    assert site.post("/gifts/7", idempotency_key="k").json()["created"]
+
+
 def test_a_key_in_quotes_is_the_same_key(site):
     answers = [site.post("/orders", 7, idempotency_key=key) for key in ("k-1", '"k-1"', ' "k-1" ')]
 
@@ -146,8 +161,9 @@ def test_an_id_that_is_taken_is_refused(site):
         ({"task": len}, InvalidOption, "accept takes a guarded task"),
         ({"args": (object(),)}, UnserializableArgument, "number"),
         ({"queue": "x" * 300}, InvalidOption, "queue"),
+        ({"idempotency_key": "k"}, InvalidOption, "accept takes no idempotency_key"),
     ],
-    ids=["blank caller", "no caller", "no task", "object", "queue"],
+    ids=["blank caller", "no caller", "no task", "object", "queue", "key"],
 )
 def test_a_mistake_of_the_application_is_not_blamed_on_the_client(site, given, error, words):
     call = {"task": site.ship, "args": (1,), "caller": "acme", **given}

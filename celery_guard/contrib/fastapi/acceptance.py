@@ -31,6 +31,9 @@ from celery_guard.flow.result import get_run
 
 __all__ = ["accept", "accepting"]
 
+#: What may be said to ``apply_async`` and not here.
+_OURS = {"idempotency_key", "idempotency_scope", "wait_for_broker"}
+
 #: How much of a client's ``X-Request-ID`` is kept.
 _REQUEST_ID = 128
 
@@ -50,7 +53,8 @@ async def accept(
     """Submit a run for a request and return 202 with its id, its status and its place.
 
     The answer waits for the row and not for the broker. The client's ``X-Request-ID`` goes into the run's ``meta`` as
-    ``request_id``. With an ``Idempotency-Key`` header, the same request sent again finds the same run.
+    ``request_id``. With an ``Idempotency-Key`` header, the same request sent again finds the same run; without one, a
+    task that makes its own key has that.
 
     Args:
         task: a guarded task.
@@ -71,14 +75,14 @@ async def accept(
     """
     if not hasattr(task.__class__, "_guard_bound"):
         raise InvalidOption(f"accept takes a guarded task, not {task!r}")
+    for name in _OURS & options.keys():
+        raise InvalidOption(f"accept takes no {name}: the request and its caller say what it is")
     scope = None if isinstance(caller, Anybody) else _checked_caller(caller)
     path_of(request, "-")
-    wanted = {
-        **options,
-        "meta": {**(meta or {}), **_request_id(request)},
-        "idempotency_key": _key(request, required=key_required),
-        "idempotency_scope": scope,
-    }
+    wanted = {**options, "meta": {**(meta or {}), **_request_id(request)}}
+    key = _key(request, required=key_required)
+    if key is not None:
+        wanted |= {"idempotency_key": key, "idempotency_scope": scope}
     try:
         result = await _submitted(task, list(args), dict(kwargs or {}), session, wanted)
         status = await in_thread(partial(_status, result))

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import celery_guard
 from tests.infra.browser import Browser, find_browser
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,13 @@ def test_nothing_comes_from_another_server(site: Path, pages: dict[Path, Page]) 
     fetched = [f"{file.name}: {url}" for file, page in pages.items() for url in page.loaded if ELSEWHERE.match(url)]
 
     assert not fetched
+
+
+def test_every_public_name_has_an_entry(pages: dict[Path, Page]) -> None:
+    places = {place for page in pages.values() for place in page.ids}
+    names = set(celery_guard.__all__) - {"__version__"}
+
+    assert not [name for name in names if not {f"celery_guard.{name}", f"celery_guard.errors.{name}"} & places]
 
 
 def test_no_page_is_wider_than_a_telephone_or_a_desk(site: Path, pages: dict[Path, Page], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,12 @@ __all__ = ["Dispatcher"]
 
 #: Seconds until a row whose publishing failed is tried again.
 _AGAIN = 2.0
+
+#: How long after its row was written a message may be on its way to the broker, in seconds.
+_ON_ITS_WAY = 2.0
+
+#: How long one look may publish what a queue has lost, in seconds; the next one goes on.
+_LOOK = 2.0
 
 
 class Dispatcher:
@@ -47,30 +54,35 @@ class Dispatcher:
         A message is missing when more rows wait in a queue than its broker reports and workers hold reserved; it counts
         once two looks in a row agree, so that what is on its way between them is not sent twice.
         """
-        suspects = self.guard.runs.suspects()
+        reserved = [run_id for beat in beats for run_id in beat.reserved]
+        waiting = self.guard.runs.waiting(reserved=reserved, on_its_way=_ON_ITS_WAY)
         before, self._missing = self._missing, {}
-        return sum(self._look_into(queue, count, before.get(queue, 0), beats) for queue, count in suspects.items())
+        return sum(self._look_into(queue, *counts, before.get(queue, 0), reserved) for queue, counts in waiting.items())
 
-    def _look_into(self, queue: str, suspects: int, missing_before: int, beats: Sequence[Beat]) -> int:
-        runs, batch = self.guard.runs, self.guard.settings.dispatch_batch
+    def _look_into(self, queue: str, waiting: int, suspects: int, missing_before: int, reserved: Sequence[str]) -> int:
         with self._producer() as producer:
             if producer is None:
                 return 0
-            waiting = runs.waiting_in(queue)
-            reserved = [run_id for beat in beats for run_id in beat.reserved]
             with self._gate:
-                depth = _depth(producer, queue)
-            missing = self._missing[queue] = waiting - depth - len(reserved)
-            lost = min(missing, missing_before, batch)
-            if lost > 0:
-                due = runs.take_lost(queue, limit=lost, lease=fresh_lease(), reserved=reserved)
-                logger.warning("%d messages of the queue %s are lost; publishing them again", len(due), queue)
-                self._publish(due, producer)
-                self.guard.count(Unrecorded.REPUBLISHED, [row.type for row in due])
-                return len(due)
-            if missing <= 0:
-                runs.extend_leases(queue, limit=max(suspects, batch), lease=fresh_lease())
-            return 0
+                missing = waiting - _depth(producer, queue)
+            published = self._publish_lost(queue, min(missing, missing_before), reserved, producer)
+            self._missing[queue] = missing - published
+            if suspects and missing <= 0:
+                self.guard.runs.extend_leases(queue, limit=suspects, lease=fresh_lease())
+            return published
+
+    def _publish_lost(self, queue: str, lost: int, reserved: Sequence[str], producer: Any) -> int:
+        batch, published, until = self.guard.settings.dispatch_batch, 0, time.monotonic() + _LOOK
+        while published < lost and time.monotonic() < until:
+            limit = min(lost - published, batch)
+            due = self.guard.runs.take_lost(queue, limit=limit, lease=fresh_lease(), reserved=reserved)
+            if not due:
+                break
+            logger.warning("%d messages of the queue %s are lost; publishing them again", len(due), queue)
+            self._publish(due, producer)
+            self.guard.count(Unrecorded.REPUBLISHED, [row.type for row in due])
+            published += len(due)
+        return published
 
     def _publish(self, due: Sequence[Due], producer: Any) -> None:
         failed: list[str] = []

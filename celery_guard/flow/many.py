@@ -9,7 +9,8 @@ from typing import Any
 
 from celery_guard.errors import GuardError, InvalidOption
 from celery_guard.flow.guard import guard_of
-from celery_guard.flow.submit import Draft, Publishing, announce_new, draft, send, submit
+from celery_guard.flow.publish import fresh_lease
+from celery_guard.flow.submit import Draft, Publishing, announce_new, draft, note, send, submit
 from celery_guard.flow.wishes import Asked
 from celery_guard.observe.logs import logger
 from celery_guard.store.records import Submitted
@@ -35,7 +36,7 @@ def submit_many(
     inherit_deadline: bool = True,
     **options: Any,
 ) -> list[Any]:
-    """Submit a run for each set of arguments, with one statement per 200 rows.
+    """Submit a run for each set of arguments, with two statements per 200 rows.
 
     Args:
         task: a guarded task.
@@ -118,6 +119,9 @@ def _publish(task: Any, written: list[tuple[Draft, Submitted]]) -> None:
     waiting = [(made, run) for made, run in written if run.created and not run.waits]
     with task.app.producer_pool.acquire(block=True) as producer:
         missing = _send_together(producer, waiting)
+    sent = [run.id for _, run in waiting[: len(waiting) - len(missing)]]
+    if sent:
+        note(lambda: guard.runs.published(sent, lease=fresh_lease()), written[0][1])
     if missing:
         guard.runs.publish_soon([run.id for _, run in missing], delay=1.0)
 

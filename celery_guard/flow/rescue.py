@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,28 +94,34 @@ class Rescuer:
         self.guard.workers.stop(beat.worker_id)
         return ended
 
-    def audit(self, known: Collection[str], busy: Collection[str]) -> list[str]:
+    def audit(self, in_hand: Sequence[Any]) -> list[Any]:
         """Compare what the table says this worker runs with what it does, both ways.
 
         Ends attempts that no request here knows. What two audits in a row agree on counts, so that a claim or a
         settlement on its way is left alone.
 
         Args:
-            known: the tokens of all deliveries that the main process has in hand.
-            busy: those among them that a child or thread has begun with.
+            in_hand: the guarded requests that the main process has.
 
         Returns:
-            The tokens of bodies that go on although their row is no longer theirs: they are to be stopped.
+            Those whose bodies go on although their row is no longer theirs: they are to be stopped.
         """
+        known = {request.token: request for request in in_hand}
         running = {(row.claim.run_id, row.claim.token): row for row in self.running_here()}
+        busy = {token for token, request in known.items() if request.time_start and not request.is_delivery}
         orphans = {key for key in running if key[1] not in known}
-        held = {token for _, token in running}
-        strays = {token for token in busy if token not in held}
+        strays = busy - {token for _, token in running}
         for key in orphans & self._orphans:
             self.end(running[key], "its process is gone")
-        confirmed = sorted(strays & self._strays)
+        confirmed = [known[token] for token in sorted(strays & self._strays)]
         self._orphans, self._strays = orphans, strays
-        return confirmed
+        return [request for request in confirmed if self._goes_on(request)]
+
+    def _goes_on(self, request: Any) -> bool:
+        """Whether a body that holds nothing is there: its child may also have ended the attempt itself, and be busy
+        with what follows, or wait for a database that lets it claim."""
+        _, holder = self.guard.runs.holder(request.id)
+        return holder != request.token and not _never_claimed(self.guard, request.id, request.attempts_before)
 
     def end(self, row: Running, why: str) -> bool:
         """End one attempt whose owner is gone. A task that this worker does not know is left to its deadline."""

@@ -212,7 +212,7 @@ def send(draft: Draft, run: Submitted) -> bool:
     except Exception as error:  # whatever the transport raises, the run is accepted
         guard_of(task.app).broker_failed_at = time.monotonic()
         logger.warning("%s[%s] is accepted but could not be published yet: %r", task.name, run.id, error)
-        _note(lambda: guard_of(task.app).runs.publish_soon([run.id], delay=1.0), run)
+        note(lambda: guard_of(task.app).runs.publish_soon([run.id], delay=1.0), run)
         return False
     guard_of(task.app).broker_failed_at = None
     return True
@@ -242,10 +242,10 @@ def send_beside(draft: Draft, run: Submitted) -> None:
 
 def _send_and_note(draft: Draft, run: Submitted) -> None:
     if send(draft, run):
-        _note(lambda: guard_of(draft.task.app).runs.published(run.id, lease=fresh_lease()), run)
+        note(lambda: guard_of(draft.task.app).runs.published([run.id], lease=fresh_lease()), run)
 
 
-def _note(work: Callable[[], Any], run: Submitted) -> None:
+def note(work: Callable[[], Any], run: Submitted) -> None:
     """Write down how the publishing went. Without that the row is looked at later; the run is accepted all the same."""
     try:
         work()

@@ -253,13 +253,8 @@ class Keeper:
         self._rescuer.rescue(self._beats, monotonic=time.monotonic())
 
     def _audit(self) -> None:
-        requests = guarded_requests()
-        known = {request.token: request for request in requests}
-        busy = [token for token, request in known.items() if request.time_start and not request.is_delivery]
-        for token in self._rescuer.audit(known, busy):
-            _, holder = self.guard.runs.holder(known[token].id)
-            if holder != token:  # else its child has ended the attempt itself, and is busy with what follows
-                self._stopper.stop(known[token])
+        for stray in self._rescuer.audit(guarded_requests()):
+            self._stopper.stop(stray)
 
     def _look_for_lost(self) -> None:
         """Look for lost messages, in one worker of all, so that nothing is taken for lost twice."""

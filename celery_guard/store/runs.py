@@ -192,20 +192,23 @@ class RunStore:
         done = self.database.execute(sql.TAKE_DUE, namespace=self.namespace, limit=limit, lease=lease)
         return sorted((_due(row) for row in done.rows), key=lambda due: due.id)  # ids sort by time
 
-    def suspects(self) -> dict[str, int]:
-        """Return how many published and unclaimed rows outlived their lease, by queue."""
-        return dict(map(tuple, self.database.execute(sql.SUSPECTS, namespace=self.namespace).rows))
+    def waiting(self, *, reserved: Sequence[str], on_its_way: float) -> dict[str, tuple[int, int]]:
+        """Return by queue how many rows should have a message in it, and how many rows outlived their lease.
 
-    def waiting_in(self, queue: str) -> int:
-        """Return how many published rows nobody has claimed yet."""
-        return int(self.database.execute(sql.WAITING_IN, namespace=self.namespace, queue=queue).rows[0][0])
+        Args:
+            reserved: the runs whose messages workers hold.
+            on_its_way: how long ago a row may have been written whose message need not have arrived, in seconds; such
+                rows are left out.
+        """
+        rows = self.database.execute(
+            sql.WAITING, namespace=self.namespace, reserved=list(reserved), ago=-on_its_way
+        ).rows
+        return {queue: (int(waiting), int(suspects)) for queue, waiting, suspects in rows}
 
     def take_lost(self, queue: str, *, limit: int, lease: float, reserved: Sequence[str]) -> list[Due]:
-        """Take published rows that outlived their lease and are in no worker's hands, oldest first."""
-        done = self.database.execute(
-            sql.TAKE_LOST, namespace=self.namespace, queue=queue, limit=limit, lease=lease, reserved=list(reserved)
-        )
-        return [_due(row) for row in done.rows]
+        """Take published rows that outlived a lease since then and are in no worker's hands, oldest first."""
+        values = {"queue": queue, "limit": limit, "lease": lease, "ago": -lease, "reserved": list(reserved)}
+        return [_due(row) for row in self.database.execute(sql.TAKE_LOST, namespace=self.namespace, **values).rows]
 
     def extend_leases(self, queue: str, *, limit: int, lease: float) -> int:
         """Double the patience with rows that the broker still has."""
@@ -213,9 +216,9 @@ class RunStore:
             sql.EXTEND_LEASES, namespace=self.namespace, queue=queue, limit=limit, lease=lease
         ).touched
 
-    def published(self, run_id: str, *, lease: float) -> bool:
-        """Note that a row which was due is published by its submitter."""
-        return bool(self.database.execute(sql.PUBLISHED, id=run_id, lease=lease).touched)
+    def published(self, ids: Iterable[str], *, lease: float) -> int:
+        """Note that rows which were due are published by their submitter."""
+        return self.database.execute(sql.PUBLISHED, ids=list(ids), lease=lease).touched
 
     def publish_soon(self, ids: Iterable[str], *, delay: float) -> int:
         """Make rows whose publishing failed, or whose message is lost, due again."""

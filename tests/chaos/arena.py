@@ -80,9 +80,9 @@ class Arena:
         )
         for _, undo in sorted(due, key=lambda entry: entry[0]):
             undo()
-        self._supervise()
+        self.supervise()
 
-    def _supervise(self) -> None:
+    def supervise(self) -> None:
         """Start workers again that ended on their own: kombu gives up when a Redis dies that it owes messages to."""
         for worker in self.workers:
             if not worker.running and worker not in self._down:

@@ -18,7 +18,7 @@ from tests.chaos.verdict import Verdict, bodies, judge, judge_plain
 PACE = 4.0
 
 #: How long runs may take to end once the chaos is over, in seconds.
-CALM = 180.0
+CALM = 300.0
 
 
 def run(runs: int, broker: str, seed: int, *, plain: bool = False, pace: float = PACE, quiet: bool = False) -> Verdict:
@@ -52,6 +52,7 @@ def _wait(stage: Arena, cast: Cast) -> None:
 
     until, open_ = time.monotonic() + CALM, -1
     while open_ and time.monotonic() < until:
+        stage.supervise()
         with guard_of(cast.tasks.app).database.connection() as connection:
             rows, open_ = connection.exec_driver_sql(
                 "SELECT count(*), count(*) FILTER (WHERE finished_at IS NULL OR owed) FROM task_run"
@@ -66,6 +67,7 @@ def _wait_plainly(stage: Arena, cast: Cast) -> None:
     works = {run_id for role in cast.roles if role.works for run_id in role.ids}
     until, seen, since = time.monotonic() + CALM, -1, time.monotonic()
     while time.monotonic() < min(until, since + 30):
+        stage.supervise()
         written = bodies(stage.folder)
         if works <= {body.run for body in written if body.done}:
             return

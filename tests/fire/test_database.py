@@ -26,7 +26,7 @@ def _for(seconds):
 def test_an_outage_longer_than_rescue_after_ends_no_attempt_and_loses_no_result(
     redis_url, own_database, private_postgres, fire, outage
 ):
-    scene = fire(broker_url=redis_url, guard_database_url=own_database)
+    scene = fire(broker_url=redis_url, guard_database_url=own_database, worker_prefetch_multiplier=1)
     workers = [scene.worker(concurrency=3) for _ in range(2)]
     during = [scene.tasks.hold.delay("during", number) for number in range(3)]
     after = [scene.tasks.hold.delay("after", number) for number in range(3)]

@@ -102,7 +102,7 @@ class PrivatePostgres(Postgres):
 
     def __init__(self, folder: Path) -> None:
         programs = _postgres_programs()
-        user = _unprivileged_user()
+        user = unprivileged_user()
         if user is not None:
             programs = _within_reach(programs, folder)
             shutil.chown(folder, user)
@@ -413,7 +413,7 @@ def _package(name: str) -> Path:
     return Path(sys.prefix) / "no-such-package"
 
 
-def _unprivileged_user() -> str | None:
+def unprivileged_user() -> str | None:
     """PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None

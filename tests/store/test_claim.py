@@ -62,7 +62,7 @@ def test_a_claimed_row_is_nobodys_to_publish(runs, clock):
     clock.forward(1_000)
 
     assert due(runs) == []
-    assert runs.suspects() == {}
+    assert runs.waiting(reserved=[], on_its_way=0.0) == {}
 
 
 @pytest.mark.parametrize(

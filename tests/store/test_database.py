@@ -278,7 +278,7 @@ def test_rows_taken_in_a_lost_reply_are_not_forgotten(wire, wired_runs, clock):
 
     clock.forward(20)
     assert taken == []
-    assert wired_runs.suspects() == {"celery": 1}
+    assert wired_runs.waiting(reserved=[], on_its_way=0.0) == {"celery": (1, 1)}
 
 
 def test_an_ending_taken_in_a_lost_reply_is_told_by_the_next_message(wire, wired_runs, clock):

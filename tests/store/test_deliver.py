@@ -52,7 +52,7 @@ def test_an_ending_is_handed_out_once(runs):
 def test_an_older_message_gets_nothing_once_a_newer_one_is_out(runs, clock):
     old = owed_and_published(runs)
     clock.forward(60)
-    (newer,) = runs.take_due(limit=1, lease=20.0)
+    (newer,) = runs.take_lost("celery", limit=1, lease=20.0, reserved=[])
 
     assert taken(runs, old) is None
     assert taken(runs, newer.ticket) is not None

@@ -99,16 +99,28 @@ def test_the_due_rows_of_other_namespaces_are_not_ours(runs, clock):
 @pytest.mark.parametrize(("publishes", "patience"), [(1, 20), (2, 40), (3, 80), (7, 1_280), (9, 1_280)])
 def test_patience_doubles_with_each_publish_up_to_a_limit(runs, clock, publishes, patience):
     ended(runs, settlement=TOO_LATE, owed=True)
-    for _ in range(publishes - 1):
-        due(runs, lease=20)
-        clock.forward(2_000)
     due(runs, lease=20)
+    for _ in range(publishes - 1):
+        clock.forward(2_000)
+        lost(runs, lease=20)
 
     clock.forward(patience - 1)
-    before = due(runs, lease=20)
+    before = suspects(runs)
     clock.forward(1)
 
-    assert (before, due(runs, lease=20)) == ([], ["run-1"])
+    assert (before, suspects(runs)) == ({}, {"celery": 1})
+
+
+def test_patience_with_an_owed_ending_leaves_its_ticket_valid(runs, clock):
+    ended(runs, settlement=TOO_LATE, owed=True)
+    (sent,) = runs.take_due(limit=1, lease=20.0)
+    clock.forward(20)
+
+    extended = runs.extend_leases("celery", limit=10, lease=20.0)
+
+    assert extended == 1
+    assert suspects(runs) == {}
+    assert runs.take_ending("run-1", ticket=sent.ticket, lease=20.0) is not None
 
 
 def test_a_claim_ends_the_count_of_publishes(runs, clock):
@@ -163,6 +175,10 @@ def test_nothing_to_make_due_is_nothing_to_do(runs):
     assert runs.publish_soon([], delay=0.0) == 0
 
 
+def suspects(runs):
+    return {queue: found for queue, (_, found) in runs.waiting(reserved=[], on_its_way=0.0).items() if found}
+
+
 def test_published_rows_past_their_lease_are_suspects(runs, clock):
     published(runs, "run-1", queue="mail")
     published(runs, "run-2", queue="mail")
@@ -170,14 +186,14 @@ def test_published_rows_past_their_lease_are_suspects(runs, clock):
     claimed(runs, "run-4")
     clock.forward(20)
 
-    assert runs.suspects() == {"mail": 2, "export": 1}
+    assert suspects(runs) == {"mail": 2, "export": 1}
 
 
 def test_the_suspects_of_other_namespaces_are_not_ours(runs, clock):
     published(RunStore(runs.database, "office"), namespace="office")
     clock.forward(20)
 
-    assert runs.suspects() == {}
+    assert runs.waiting(reserved=[], on_its_way=0.0) == {}
 
 
 def test_a_suspect_is_not_simply_due(runs, clock):
@@ -195,11 +211,25 @@ def test_all_published_and_unclaimed_rows_wait_in_their_queue(runs, clock):
     submitted(runs, "run-4", queue="mail", delay_for=60.0)
     claimed(runs, "run-5", queue="mail")
 
-    assert runs.waiting_in("mail") == 2
+    assert runs.waiting(reserved=[], on_its_way=0.0) == {"mail": (2, 1), "export": (1, 0)}
 
 
-def test_nothing_waits_in_an_empty_queue(runs):
-    assert runs.waiting_in("mail") == 0
+def test_a_message_in_a_workers_hands_is_not_waited_for(runs, clock):
+    published(runs, "run-1", queue="mail")
+    published(runs, "run-2", queue="mail")
+    published(runs, "run-3", queue="export")
+    clock.forward(3)
+
+    assert runs.waiting(reserved=["run-2", "somebody's"], on_its_way=2.0) == {"mail": (1, 0), "export": (1, 0)}
+
+
+def test_a_message_that_may_be_on_its_way_is_not_waited_for(runs, clock):
+    published(runs, "run-1")
+    clock.forward(3)
+    published(runs, "run-2")
+    clock.forward(1)
+
+    assert runs.waiting(reserved=[], on_its_way=2.0) == {"celery": (1, 0)}
 
 
 def test_a_lost_row_is_taken_and_leased_for_longer(runs, clock):
@@ -210,7 +240,7 @@ def test_a_lost_row_is_taken_and_leased_for_longer(runs, clock):
 
     clock.forward(39)
     assert taken == ["run-1"]
-    assert runs.suspects() == {}
+    assert suspects(runs) == {}
 
 
 def test_a_row_in_a_workers_hands_is_not_lost(runs, clock):
@@ -235,6 +265,15 @@ def test_a_row_within_its_lease_is_not_lost(runs, clock):
     assert lost(runs) == []
 
 
+def test_a_row_with_which_patience_was_had_before_is_lost_whenever_it_is_missed(runs, clock):
+    published(runs)
+    clock.forward(20)
+    runs.extend_leases("celery", limit=10, lease=20.0)
+
+    assert lost(runs) == ["run-1"]
+    assert lost(runs) == []
+
+
 def test_the_longest_lost_is_taken_first(runs, clock):
     published(runs, "run-1")
     clock.forward(1)
@@ -252,7 +291,7 @@ def test_what_the_broker_still_has_is_waited_for_longer(runs, clock):
 
     clock.forward(39)
     assert extended == 1
-    assert runs.suspects() == {}
+    assert suspects(runs) == {}
 
 
 def test_patience_with_what_the_broker_still_has_keeps_growing(runs, clock):
@@ -263,7 +302,7 @@ def test_patience_with_what_the_broker_still_has_keeps_growing(runs, clock):
     runs.extend_leases("celery", limit=10, lease=20.0)
     clock.forward(79)
 
-    assert runs.suspects() == {}
+    assert suspects(runs) == {}
 
 
 def test_only_rows_past_their_lease_are_extended(runs, clock):
@@ -312,12 +351,12 @@ def test_a_row_that_its_submitter_has_not_published_is_due_after_its_lease(runs,
 def test_a_submitter_may_publish_later(runs, clock):
     submitted(runs, published=False, lease=20.0)
 
-    noted = runs.published("run-1", lease=20.0)
+    noted = runs.published(["run-1"], lease=20.0)
 
     clock.forward(20)
     assert noted
     assert due(runs) == []
-    assert runs.suspects() == {"celery": 1}
+    assert suspects(runs) == {"celery": 1}
 
 
 def test_a_submitter_does_not_publish_what_the_dispatcher_took(runs, clock):
@@ -325,11 +364,11 @@ def test_a_submitter_does_not_publish_what_the_dispatcher_took(runs, clock):
     clock.forward(20)
     due(runs)
 
-    assert not runs.published("run-1", lease=20.0)
+    assert not runs.published(["run-1"], lease=20.0)
 
 
 @pytest.mark.parametrize("state", [claimed, ended], ids=["running", "ended"])
 def test_a_submitter_does_not_publish_what_has_gone_on(runs, state):
     state(runs)
 
-    assert not runs.published("run-1", lease=20.0)
+    assert not runs.published(["run-1"], lease=20.0)

@@ -287,7 +287,7 @@ class Life(RuleBasedStateMachine):
         )
 
     def _is_due(self, row: dict[str, Any]) -> bool:
-        is_unpublished = row["owed"] or row["next_retry_at"] is not None or row["publishes"] == 0
+        is_unpublished = row["next_retry_at"] is not None or row["publishes"] == 0
         return is_unpublished and row["publish_at"] is not None and self._moment(row["publish_at"]) <= self.now
 
     def _live(self) -> list[str]:

@@ -81,15 +81,14 @@ def _indexes(node: dict[str, object]) -> Iterator[str]:
         ),
         pytest.param(sql.OVERDUE, {"ago": -5, "limit": 200}, {"task_run_live"}, id="overdue"),
         pytest.param(sql.RUNNING_ON, {"worker_id": "worker-1"}, {"task_run_running"}, id="running_on"),
-        pytest.param(sql.SUSPECTS, {}, PUBLISHED, id="suspects"),
         pytest.param(
             sql.TAKE_LOST,
-            {"queue": "celery", "lease": 20, "limit": 200, "reserved": ["live-1"]},
+            {"queue": "celery", "lease": 20, "ago": -20, "limit": 200, "reserved": ["live-1"]},
             PUBLISHED,
             id="take_lost",
         ),
         pytest.param(sql.EXTEND_LEASES, {"queue": "celery", "lease": 20, "limit": 200}, PUBLISHED, id="extend_leases"),
-        pytest.param(sql.WAITING_IN, {"queue": "celery"}, {"task_run_live"}, id="waiting_in"),
+        pytest.param(sql.WAITING, {"ago": -2, "reserved": ["live-1"]}, PUBLISHED, id="waiting"),
         pytest.param(
             sql.PRUNABLE,
             {"state": "succeeded", "ago": -2_900_000, "key_ago": 0, "limit": 200},

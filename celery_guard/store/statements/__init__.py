@@ -19,10 +19,9 @@ from celery_guard.store.statements.attempt import (
 from celery_guard.store.statements.dispatch import (
     EXTEND_LEASES,
     PUBLISH_SOON,
-    SUSPECTS,
     TAKE_DUE,
     TAKE_LOST,
-    WAITING_IN,
+    WAITING,
 )
 from celery_guard.store.statements.ending import (
     DELETE_ATTEMPTS,
@@ -86,7 +85,6 @@ __all__ = [
     "SUBMIT_FINISHED",
     "SUBMIT_FOLLOWER",
     "SUCCEED",
-    "SUSPECTS",
     "TAKEN_BY",
     "TAKE_DUE",
     "TAKE_ENDING",
@@ -94,5 +92,5 @@ __all__ = [
     "TELL_SOON",
     "TOLD",
     "VACATE",
-    "WAITING_IN",
+    "WAITING",
 ]

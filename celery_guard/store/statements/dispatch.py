@@ -21,11 +21,12 @@ from celery_guard.store.sql import (
     among,
     constant,
     now,
+    now_for_scans,
     seconds_from_now,
+    seconds_from_now_for_scans,
 )
 from celery_guard.store.statements.parts import (
     IS_DUE,
-    IS_LIVE,
     IS_MINE,
     IS_PUBLISHED,
     PATIENCE,
@@ -33,7 +34,7 @@ from celery_guard.store.statements.parts import (
     first,
 )
 
-__all__ = ["EXTEND_LEASES", "PUBLISH_SOON", "SUSPECTS", "TAKE_DUE", "TAKE_LOST", "WAITING_IN"]
+__all__ = ["EXTEND_LEASES", "PUBLISH_SOON", "TAKE_DUE", "TAKE_LOST", "WAITING"]
 
 DUE_COLUMNS = (
     RUN.id,
@@ -63,32 +64,40 @@ def _publish(where: Any) -> Any:
 
 #: Take rows to publish: whose wait is over, whose publishing failed, whose ending is owed.
 TAKE_DUE = Statement(
-    lambda: _publish(and_(IS_DUE, or_(RUN.owed, RUN.next_retry_at.is_not(None), RUN.publishes == 0))).returning(
-        *DUE_COLUMNS
-    )
+    lambda: _publish(and_(IS_DUE, or_(RUN.next_retry_at.is_not(None), RUN.publishes == 0))).returning(*DUE_COLUMNS)
 )
 
-#: Count published rows that outlived their lease, by queue.
-SUSPECTS = Statement(lambda: select(RUN.queue, func.count()).where(IS_DUE, IS_PUBLISHED).group_by(RUN.queue))
 
-#: Count published rows of one queue that nobody has claimed.
-WAITING_IN = Statement(
-    lambda: select(func.count()).where(IS_MINE, IS_LIVE, IS_PUBLISHED, RUN.queue == bindparam("queue"))
-)
+def _waiting() -> Any:
+    on_its_way = RUN.updated_at > seconds_from_now_for_scans("ago")
+    outlived = RUN.publish_at <= now_for_scans()
+    elsewhere = or_(on_its_way, among(RUN.id, "reserved").self_group())
+    columns = (func.sum(case((elsewhere, 0), else_=1)), func.sum(case((outlived, 1), else_=0)))
+    return select(RUN.queue, *columns).where(IS_MINE, IS_PUBLISHED).group_by(RUN.queue)
 
-#: Take published rows that outlived their lease and that no worker holds reserved.
-TAKE_LOST = Statement(
-    lambda: _publish(
-        and_(IS_DUE, IS_PUBLISHED, RUN.queue == bindparam("queue"), ~among(RUN.id, "reserved").self_group())
+
+#: Count published rows whose message should be in a queue, and those among them that outlived their lease, by queue.
+WAITING = Statement(_waiting)
+
+
+def _take_lost() -> Any:
+    longer_ago = and_(RUN.publishes > 1, RUN.updated_at <= seconds_from_now_for_scans("ago"))
+    is_unclaimed = and_(IS_MINE, IS_PUBLISHED, or_(RUN.publish_at <= now_for_scans(), longer_ago))
+    return _publish(
+        and_(is_unclaimed, RUN.queue == bindparam("queue"), ~among(RUN.id, "reserved").self_group())
     ).returning(*DUE_COLUMNS)
-)
 
-#: Double the patience with published rows of one queue that outlived their lease.
+
+#: Take rows that no worker holds reserved and that outlived their lease, were patience not doubled.
+TAKE_LOST = Statement(_take_lost)
+
+#: Double the patience with published rows of one queue that outlived their lease. That of an owed ending names the
+#: message that may tell it, and stays as it is.
 EXTEND_LEASES = Statement(
     lambda: (
         update(task_run)
         .where(first(and_(IS_DUE, IS_PUBLISHED, RUN.queue == bindparam("queue")), RUN.publish_at))
-        .values(publish_at=PATIENCE, publishes=RUN.publishes + 1)
+        .values(publish_at=PATIENCE, publishes=RUN.publishes + case((RUN.owed, 0), else_=1))
         .returning(RUN.id)  # sqlite3 counts no rows of a statement that begins with WITH
     )
 )

@@ -107,7 +107,7 @@ TAKE_ENDING = Statement(
     lambda: (
         update(task_run)
         .where(IS_THIS, RUN.owed, RUN.publishes == bindparam("ticket"))
-        .values(publishes=RUN.publishes + 1, publish_at=seconds_from_now("lease"))
+        .values(publishes=0, publish_at=seconds_from_now("lease"))
         .returning(RUN.state, RUN.terminal_reason, RUN.result, RUN.last_error, RUN.error_type)
     )
 )

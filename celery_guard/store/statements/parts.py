@@ -12,6 +12,7 @@ from sqlalchemy import (
     cast,
     func,
     literal_column,
+    or_,
     select,
 )
 from sqlalchemy.dialects import postgresql
@@ -76,8 +77,12 @@ IS_HELD = and_(IS_THIS, RUN.claim_token == bindparam("token"), IS_RUNNING)
 
 IS_DUE = and_(IS_MINE, RUN.publish_at <= now_for_scans())
 
-#: A published row that nobody claimed: its message may be lost.
-IS_PUBLISHED = and_(IS_QUEUED, RUN.next_retry_at.is_(None), RUN.publishes > 0)
+#: A published row that nobody claimed, or whose ending nobody told: its message may be lost.
+IS_PUBLISHED = and_(
+    RUN.publish_at.is_not(None),
+    RUN.publishes > 0,
+    or_(and_(IS_QUEUED, RUN.next_retry_at.is_(None)), RUN.owed),
+)
 
 PATIENCE = seconds_from_now("lease", literal_column("(1 << CASE WHEN publishes < 6 THEN publishes ELSE 6 END)"))
 

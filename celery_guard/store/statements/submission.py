@@ -20,6 +20,7 @@ from celery_guard.core.states import State
 from celery_guard.store.database import Statement
 from celery_guard.store.models import task_run
 from celery_guard.store.sql import (
+    among,
     constant,
     now,
     seconds_from_now,
@@ -159,11 +160,12 @@ MOVE_IN = Statement(
     )
 )
 
-#: A row that was due is published by its submitter.
+#: Rows that were due are published by their submitter.
 PUBLISHED = Statement(
     lambda: (
         update(task_run)
-        .where(IS_THIS, IS_QUEUED, RUN.publishes == 0, RUN.next_retry_at.is_(None), RUN.publish_at.is_not(None))
+        .where(among(RUN.id, "ids"), IS_QUEUED)
+        .where(RUN.publishes == 0, RUN.next_retry_at.is_(None), RUN.publish_at.is_not(None))
         .values(publish_at=seconds_from_now("lease"), publishes=1)
     )
 )

@@ -13,10 +13,11 @@ from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.settle import lost_fault, settle
 from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import MadeBy, Transition
+from celery_guard.store.database import RowLocked
 from celery_guard.store.records import Running
 from celery_guard.store.workers import Beat
 
-__all__ = ["Rescuer", "Watch", "cancel_run", "settle_for_child", "settle_from_outside"]
+__all__ = ["Rescuer", "Watch", "cancel_run", "end_unless_locked", "settle_for_child"]
 
 _CANCELLED = Finish(State.CANCELLED, Reason.CANCELLED)
 
@@ -127,13 +128,21 @@ class Rescuer:
         """End one attempt whose owner is gone. A task that this worker does not know is left to its deadline."""
         if row.type not in self.guard.app.tasks:
             return False
-        lost = Lost(lost_fault("worker_lost", why))
-        return settle_from_outside(self.guard, row, lost, made_by="worker") is not None
+        return end_unless_locked(self.guard, row, Lost(lost_fault("worker_lost", why)))
 
     def running_here(self) -> list[Running]:
         """Return what the table says this worker runs."""
         worker_id = self.guard.worker_id
         return self.guard.runs.running_on(worker_id) if worker_id else []
+
+
+def end_unless_locked(guard: Guard, row: Running, outcome: Outcome) -> bool:
+    """End an attempt in the place of its holder, unless another transaction holds its row: then it is ended later."""
+    try:
+        return settle_from_outside(guard, row, outcome, made_by="worker") is not None
+    except RowLocked as locked:
+        logger.warning("%s[%s] can't be ended yet: %s", row.type, row.claim.run_id, locked)
+        return False
 
 
 def settle_from_outside(guard: Guard, row: Running, outcome: Outcome, *, made_by: MadeBy) -> Settlement | None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from celery_guard.core.decide import Expired, Finish
 from celery_guard.core.states import TERMINAL, Reason, State
 from celery_guard.flow.guard import Guard, task_settings
-from celery_guard.flow.rescue import settle_from_outside
+from celery_guard.flow.rescue import end_unless_locked
 from celery_guard.observe.transitions import Transition
 from celery_guard.store.records import Ended
 
@@ -41,8 +41,7 @@ class Sweeper:
         """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
         settings = self.guard.settings
         overdue = self.guard.runs.overdue(settings.task.deadline_grace, limit=settings.dispatch_batch)
-        ended = (settle_from_outside(self.guard, row, Expired(), made_by="worker") for row in overdue)
-        return sum(settlement is not None for settlement in ended)
+        return sum(end_unless_locked(self.guard, row, Expired()) for row in overdue)
 
     def followers(self) -> int:
         """Give runs whose key was in use the ending of the run that had it."""

@@ -27,6 +27,7 @@ from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
 from celery_guard.observe.events import TaskEvent
 from celery_guard.observe.logs import logger
+from celery_guard.store.database import RowLocked
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.workers import Beat
 
@@ -186,6 +187,8 @@ class Keeper:
                     self._settle_handed_over()
                     if time.monotonic() >= next_tick and not self._stopping.is_set():
                         self._tick()
+            except RowLocked as locked:
+                logger.warning("something waits for another transaction: %s", locked)
             except StoreUnavailable as away:
                 self._missed_a_beat.set()
                 logger.warning("the store is away: %s", away)
@@ -216,6 +219,8 @@ class Keeper:
                     outcome,
                     attempts_before=request.attempts_before,
                 )
+            except RowLocked as locked:
+                logger.warning("%s[%s] is left to the audit: %s", request.name, request.id, locked)
             except StoreUnavailable:
                 raise
             except Exception:  # one that can't be settled must not keep the others; the audit ends it
@@ -242,8 +247,14 @@ class Keeper:
         if len(revoked) != self._revoked:
             ids = copy_of(revoked)
             for run_id in ids[self._revoked if len(ids) > self._revoked else 0 :]:
-                cancel_run(self.guard, run_id)
+                self._cancel(run_id)
             self._revoked = len(ids)
+
+    def _cancel(self, run_id: str) -> None:
+        try:
+            cancel_run(self.guard, run_id)
+        except RowLocked as locked:
+            logger.warning("the run %s was revoked and is not cancelled: %s", run_id, locked)
 
     def _rescue(self) -> None:
         if self._missed_a_beat.is_set():

@@ -34,12 +34,19 @@ class Statement:
         build: makes the statement.
         sqlite: makes it for SQLite, where that needs other words.
         every_run: whether each run pays for it: then PostgreSQL keeps its plan.
+        lock_patience: how long it may wait for a row that another transaction holds, in seconds; for ever by default.
     """
 
     def __init__(
-        self, build: Callable[[], Any], sqlite: Callable[[], Any] | None = None, *, every_run: bool = False
+        self,
+        build: Callable[[], Any],
+        sqlite: Callable[[], Any] | None = None,
+        *,
+        every_run: bool = False,
+        lock_patience: float | None = None,
     ) -> None:
         self.every_run = every_run
+        self.lock_patience = lock_patience
         self._build = build
         self._build_for_sqlite = sqlite or build
         self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -52,8 +59,14 @@ class Statement:
         if found is None:
             dialect = sqlite.dialect(paramstyle="named") if engine.name == "sqlite" else engine.dialect
             compiled = self._core(engine.name).compile(dialect=dialect)
-            found = self._compiled[engine.name] = (str(compiled), dict(compiled.params))
+            found = self._compiled[engine.name] = (self._patient(str(compiled), engine.name), dict(compiled.params))
         return found
+
+    def _patient(self, sql: str, dialect_name: str) -> str:
+        """Bound the wait for locks in the same round trip: statements sent together are one transaction."""
+        if self.lock_patience is None or dialect_name == "sqlite":
+            return sql
+        return f"SET LOCAL lock_timeout = {int(1_000 * self.lock_patience)}; {sql}"
 
     def plan(self) -> Plan:
         """Return the same as a plan for PostgreSQL to keep."""

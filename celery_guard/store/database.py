@@ -23,7 +23,7 @@ from celery_guard.store.compiled import Statement
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.sql import sortable_text
 
-__all__ = ["Database", "Done", "Statement", "parse_moment"]
+__all__ = ["Database", "Done", "RowLocked", "Statement", "parse_moment"]
 
 Row = tuple[Any, ...]
 
@@ -37,6 +37,10 @@ class Done(NamedTuple):
     rows: list[Row]
     touched: int
     repeated: bool
+
+
+class RowLocked(StoreUnavailable):
+    """Somebody's transaction holds a row, and goes on to."""
 
 
 class Database:
@@ -186,6 +190,8 @@ class Database:
             connection.invalidate()
             raise _Conflict(_first_line(error)) from error
         connection.close()
+        if code == "55P03":
+            raise RowLocked(f"another transaction holds the run's row: {_first_line(error)}") from error
         if code in ("40001", "40P01") or "database is locked" in str(error):
             raise _Conflict(_first_line(error)) from error
         if code == "42P01" or "no such table" in str(error):

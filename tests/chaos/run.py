@@ -9,7 +9,9 @@ import argparse
 import random
 import sys
 import time
+from contextlib import suppress
 
+from celery_guard.errors import StoreUnavailable
 from tests.chaos.arena import Arena, arena
 from tests.chaos.cast import Cast
 from tests.chaos.verdict import Verdict, bodies, judge, judge_plain
@@ -53,12 +55,12 @@ def _wait(stage: Arena, cast: Cast) -> None:
     until, open_ = time.monotonic() + CALM, -1
     while open_ and time.monotonic() < until:
         stage.supervise()
-        with guard_of(cast.tasks.app).database.connection() as connection:
+        time.sleep(0.1)
+        with suppress(StoreUnavailable), guard_of(cast.tasks.app).database.connection() as connection:
             rows, open_ = connection.exec_driver_sql(
                 "SELECT count(*), count(*) FILTER (WHERE finished_at IS NULL OR owed) FROM task_run"
             ).one()
-        open_ += max(len(set(cast.ids)) - rows, 0)  # a tail that has no row yet
-        time.sleep(0.1)
+            open_ += max(len(set(cast.ids)) - rows, 0)  # a tail that has no row yet
     guard_of(cast.tasks.app).database.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,6 +15,12 @@ from tests.fire.scenes import LATE, SUCCEEDED, USED_UP, shape
 from tests.infra.polling import eventually
 
 GRACE = 1
+
+
+def _skip_without(pool):
+    """Import nothing: greenlets patch what they find."""
+    if pool in ("gevent", "eventlet") and find_spec(pool) is None:
+        pytest.skip(f"needs {pool}")
 
 
 def _over(run):
@@ -82,10 +89,22 @@ def test_hard_limits_that_meet_a_frozen_database_do_not_hold_the_worker_up(
     assert scene.ends(killed.id) == [(*SUCCEEDED, 2)]
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
+def test_a_long_body_is_left_alone_beside_one_that_exceeds_its_own_limit(redis_url, postgres_url, fire):
+    scene = fire(broker_url=redis_url, guard_database_url=postgres_url)
+    for _ in range(2):
+        scene.worker(concurrency=1)
+
+    lasting = scene.tasks.last.delay(9)  # longer than rescue_after, and without a limit of its own
+    brief = scene.tasks.exceed_its_time_limit.apply_async((99,), max_attempts=1)
+
+    runs = scene.ended(lasting.id, brief.id)
+    assert [shape(run) for run in runs] == [(*SUCCEEDED, 1, []), (*USED_UP, 1, ["time_limit"])]
+    assert scene.bodies(lasting.id) == 1
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo"])
 def test_a_pool_without_limits_ends_the_run_and_refuses_what_comes_late(redis_url, postgres_url, fire, pool):
-    if pool == "gevent":
-        pytest.importorskip("gevent")
+    _skip_without(pool)
     scene = fire(broker_url=redis_url, guard_database_url=postgres_url)
     scene.worker(pool=pool, concurrency=3)
 
@@ -95,6 +114,23 @@ def test_a_pool_without_limits_ends_the_run_and_refuses_what_comes_late(redis_ur
     assert shape(run)[:3] == (*LATE, 1)
     assert _over(run) <= GRACE + 3
     eventually(lambda: scene.traces("end", late.id) != [], within=20)
+    scene.ended(*(scene.tasks.succeed.delay().id for _ in range(3)))
+    assert scene.run(late.id) == run
+    assert scene.bodies(late.id) == 1
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_greenlet_that_never_yields_is_ended_by_another_worker(redis_url, postgres_url, fire, pool):
+    _skip_without(pool)
+    scene = fire(broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=30)
+    scene.worker(pool=pool, concurrency=3)
+    scene.worker(queues=["another"], concurrency=1)
+
+    late = scene.tasks.keep_the_interpreter.apply_async((9,), deadline=3)
+
+    [run] = scene.ended(late.id)
+    assert shape(run)[:3] == (*LATE, 1)
+    assert scene.traces("end", late.id) == []  # it goes on, and keeps its whole worker from everything else
     scene.ended(*(scene.tasks.succeed.delay().id for _ in range(3)))
     assert scene.run(late.id) == run
     assert scene.bodies(late.id) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.scenes import messages_in
-from tests.fire.scenes import SUCCEEDED, thaw
+from tests.fire.scenes import SUCCEEDED, shape, thaw
 from tests.infra.polling import eventually
 
 #: Redis gives out again what nobody acknowledged within two seconds, and looks once a second.
@@ -28,6 +28,26 @@ def test_waits_and_bodies_longer_than_the_visibility_timeout_run_once(redis_url,
     assert scene.run(lasting.id).attempt == 1
     received = sum(worker.log().count(f"last[{lasting.id}] received") for worker in workers)
     assert received > 1, "there was no copy to drop"
+
+
+def test_a_rescue_by_two_workers_and_the_brokers_own_copy_make_one_attempt_more(redis_url, postgres_url, fire):
+    options = {**HASTY, "visibility_timeout": 8}
+    scene = fire(broker_url=redis_url, guard_database_url=postgres_url, broker_transport_options=options)
+    doomed = scene.worker(concurrency=1)
+    result = scene.tasks.hold.delay("go-{attempt}")
+    scene.begun(result.id)
+    others = [scene.worker(concurrency=1) for _ in range(2)]
+
+    doomed.kill()
+
+    scene.begun(result.id, times=2, within=60)
+    line = f"hold[{result.id}] received"
+    eventually(lambda: sum(worker.log().count(line) for worker in others) >= 2, within=60)
+    scene.open_gate("go-2")
+    [run] = scene.ended(result.id)
+    assert shape(run) == (*SUCCEEDED, 2, ["worker_lost"])
+    eventually(lambda: messages_in(redis_url, scene.queue) == 0, within=60)
+    assert scene.bodies(result.id) == 2
 
 
 def test_100_copies_of_a_running_run_and_of_a_finished_one_are_dropped_at_once(broker_url, postgres_url, fire):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.acceptance.scenes import ids
+from tests.acceptance.scenes import ids, messages_in
 from tests.fire.scenes import SUCCEEDED, shape
 from tests.infra.polling import eventually
 
@@ -32,6 +32,26 @@ def _said(log):
 
 def _queue(way):
     return f"queue-{list(WAYS).index(way)}"
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_runs_and_leaves_no_copy(broker_url, postgres_url, fire):
+    scene = fire(broker_url=broker_url, guard_database_url=postgres_url)
+    worker = scene.worker(concurrency=1)
+    running = scene.tasks.hold.delay("go", "value")
+    scene.begun(running.id)
+    behind = scene.tasks.succeed.delay()
+    scene.reserves(1)
+
+    _send(worker, signal.SIGTERM)
+    scene.open_gate("go")
+
+    assert worker.wait(60) == 0
+    assert scene.ends(running.id) == [(*SUCCEEDED, 1)]
+    assert scene.workers("id") == []
+    scene.worker()
+    assert scene.ends(behind.id, scene.tasks.succeed.delay().id) == [(*SUCCEEDED, 1)] * 2
+    eventually(lambda: messages_in(broker_url, scene.queue) == 0, within=60)
+    assert [scene.bodies(result.id) for result in (running, behind)] == [1, 1]
 
 
 def test_interrupted_runs_go_on_at_the_next_worker_without_waiting_for_a_heartbeat(redis_url, postgres_url, fire):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from tests.acceptance.scenes import ids
 from tests.fire.scenes import SUCCEEDED, USED_UP, shape
+from tests.infra import servers
 from tests.infra.polling import eventually
 
 LOST = "worker_lost"
@@ -89,3 +93,21 @@ def test_a_body_that_holds_the_interpreter_for_longer_than_rescue_after_is_left_
 
     assert scene.ends(result.id) == [(*SUCCEEDED, 1)]
     assert scene.bodies(result.id) == 1
+
+
+def test_what_a_lost_child_leaves_is_ended_by_the_audit_where_the_main_process_can_not(redis_url, own_database, fire):
+    scene = fire(broker_url=redis_url, guard_database_url=own_database, guard_retry_rate="600/m")
+    worker = scene.worker(concurrency=2)
+    result = scene.tasks.hold.delay("go-{attempt}")
+    scene.begun(result.id)
+    server = servers.Postgres(own_database)
+
+    server.execute("ALTER TABLE task_rate RENAME TO mislaid")
+    os.kill(scene.pid_of(result.id), signal.SIGKILL)
+    eventually(lambda: f"hold[{result.id}] could not be settled for its child" in worker.log(), within=60)
+    server.execute("ALTER TABLE mislaid RENAME TO task_rate")
+
+    scene.open_gate("go-2")
+    [run] = scene.ended(result.id)
+    assert shape(run) == (*SUCCEEDED, 2, [LOST])
+    scene.ended(*(scene.tasks.succeed.delay().id for _ in range(2)))

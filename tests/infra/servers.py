@@ -169,17 +169,18 @@ class RabbitMQ:
         """Make a virtual host for as long as needed; without the right to, it is the default one."""
         name = f"guard-test-{uuid.uuid4().hex[:12]}"
         user = kombu.Connection(self.url).userid or "guest"
-        if self._administer("add_vhost", name) and self._administer(
+        if self.administer("add_vhost", name) and self.administer(
             "set_permissions", "-p", name, user, ".*", ".*", ".*"
         ):
             try:
                 yield f"{self.url.rstrip('/')}/{name}"
             finally:
-                self._administer("delete_vhost", name)
+                self.administer("delete_vhost", name)
         else:
             yield self.url
 
-    def _administer(self, *words: str) -> bool:
+    def administer(self, *words: str) -> bool:
+        """Run a command of ``rabbitmqctl``; return whether it was allowed and worked."""
         if not self.ctl:
             return False
         return subprocess.run([*self.ctl, "-q", *words], env=self.env, capture_output=True, timeout=60).returncode == 0

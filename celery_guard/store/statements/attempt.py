@@ -31,6 +31,7 @@ from celery_guard.store.statements.parts import (
     IS_QUEUED,
     IS_THIS,
     IS_WAITING,
+    LOCK_PATIENCE,
     RUN,
     ending_columns,
     given,
@@ -153,7 +154,7 @@ SUCCEED = Statement(
 )
 
 #: End the attempt in any other way and write its history, in one statement.
-SETTLE = Statement(_settle_with_history)
+SETTLE = Statement(_settle_with_history, lock_patience=LOCK_PATIENCE)
 
 #: The same for SQLite, which has no INSERT behind an UPDATE: two statements in one transaction.
 SETTLE_ROW = Statement(settle)

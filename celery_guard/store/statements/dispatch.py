@@ -29,6 +29,7 @@ from celery_guard.store.statements.parts import (
     IS_DUE,
     IS_MINE,
     IS_PUBLISHED,
+    LOCK_PATIENCE,
     PATIENCE,
     RUN,
     first,
@@ -108,5 +109,6 @@ PUBLISH_SOON = Statement(
         update(task_run)
         .where(among(RUN.id, "ids"), RUN.publish_at.is_not(None))
         .values(publish_at=seconds_from_now("delay"), publishes=0)
-    )
+    ),
+    lock_patience=LOCK_PATIENCE,
 )

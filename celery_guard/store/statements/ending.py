@@ -30,6 +30,7 @@ from celery_guard.store.statements.parts import (
     IS_RUNNING,
     IS_THIS,
     IS_WAITING,
+    LOCK_PATIENCE,
     RUN,
     RUNNING_COLUMNS,
     TRUE,
@@ -80,7 +81,7 @@ def _follow() -> Any:
 
 
 #: End a run that is not running.
-FINISH_WAITING = Statement(lambda: _finish_waiting(and_(IS_THIS, IS_WAITING)))
+FINISH_WAITING = Statement(lambda: _finish_waiting(and_(IS_THIS, IS_WAITING)), lock_patience=LOCK_PATIENCE)
 
 #: End waiting runs whose deadline has passed, earliest first.
 FINISH_EXPIRED = Statement(
@@ -118,7 +119,8 @@ TELL_SOON = Statement(
         update(task_run)
         .where(IS_THIS, RUN.claim_token == bindparam("token"), RUN.owed)
         .values(publish_at=now(), publishes=0)
-    )
+    ),
+    lock_patience=LOCK_PATIENCE,
 )
 
 #: Nothing is owed any more.
@@ -141,7 +143,9 @@ PRUNABLE = Statement(
 )
 
 #: Delete rows that have ended, and what belongs to them.
-DELETE_RUNS = Statement(lambda: delete(task_run).where(among(RUN.id, "ids"), RUN.finished_at.is_not(None)))
+DELETE_RUNS = Statement(
+    lambda: delete(task_run).where(among(RUN.id, "ids"), RUN.finished_at.is_not(None)), lock_patience=LOCK_PATIENCE
+)
 
 DELETE_ATTEMPTS = Statement(lambda: delete(task_attempt).where(among(task_attempt.c.run_id, "ids")))
 

@@ -41,6 +41,7 @@ __all__ = [
     "IS_RUNNING",
     "IS_THIS",
     "IS_WAITING",
+    "LOCK_PATIENCE",
     "PATIENCE",
     "RUN",
     "RUNNING_COLUMNS",
@@ -58,6 +59,10 @@ __all__ = [
 RUN = task_run.c
 
 IS_QUEUED = RUN.state == constant(State.QUEUED)
+
+#: How long a statement of the guard thread waits for a row, in seconds: one that a user's transaction holds must not
+#: hold up all the others.
+LOCK_PATIENCE = 1.0
 
 IS_RUNNING = RUN.state == constant(State.RUNNING)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from inspect import getattr_static, isawaitable
 from typing import Any
@@ -18,7 +18,14 @@ from celery_guard.flow.deliver import follow_up_is_through
 from celery_guard.flow.submit import new_run_id
 from celery_guard.observe.logs import logger
 
-__all__ = ["FIXED", "confirm_publishing", "is_guarded", "is_last_call", "put_under_guard"]
+__all__ = ["FIXED", "ask_for_answers", "is_guarded", "is_last_call", "put_under_guard"]
+
+#: A RabbitMQ that confirms has the message; a Redis that accepts and never answers would hold its caller for ever.
+_CONFIRMS, _IN_TIME = {"confirm_publish": True}, {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
+_ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("amqp", "amqps", "pyamqp"), _CONFIRMS),
+    **dict.fromkeys(("redis", "rediss", "sentinel"), _IN_TIME),
+}
 
 #: What a guarded task can't be: each with the reason.
 FIXED = {
@@ -53,13 +60,14 @@ def put_under_guard(cls: Any, app: Any) -> None:
     cls._guard_bound = True
 
 
-def confirm_publishing(app: Any) -> None:
-    """Have RabbitMQ confirm what is published, unless the configuration says otherwise."""
+def ask_for_answers(app: Any) -> None:
+    """Have a broker answer for what is published, and within a time, unless the configuration speaks of it."""
     broker = app.conf.broker_write_url or app.conf.broker_url or "amqp://"
     options = app.conf.broker_transport_options or {}
     first = broker[0] if isinstance(broker, (list, tuple)) else broker
-    if str(first).startswith(("amqp", "pyamqp")) and "confirm_publish" not in options:
-        app.conf.broker_transport_options = {**options, "confirm_publish": True}
+    wanted = _ANSWERS.get(str(first).partition(":")[0], {})
+    if wanted.keys() - options.keys():
+        app.conf.broker_transport_options = {**wanted, **options}
 
 
 def is_guarded(cls: type) -> bool:

@@ -13,7 +13,7 @@ from celery.utils.functional import maybe_list
 
 from celery_guard.core.faults import Classifier
 from celery_guard.errors import StoreUnavailable
-from celery_guard.flow.binding import FIXED, confirm_publishing, is_guarded, is_last_call, put_under_guard
+from celery_guard.flow.binding import FIXED, ask_for_answers, is_guarded, is_last_call, put_under_guard
 from celery_guard.flow.context import ancestor_of, tracing
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.publish import HEADER, message_header
@@ -99,7 +99,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         for name, (value, _) in FIXED.items():
             setattr(cls, name, value)
         task_settings(cls)
-        confirm_publishing(app)
+        ask_for_answers(app)
         app.steps["worker"].add(GuardStep)
         return bound
 

@@ -54,3 +54,21 @@ def test_hooks_that_raise_change_no_ending(redis_url, postgres_url, fire):
     eventually(lambda: called(retrying) == [*once, *once, "before_start", "on_success", "after_return"])
     for result in (dying, never_begun):
         eventually(lambda result=result: called(result) == [*once, "before_start", "on_failure", "after_return"])
+
+
+def test_a_redis_that_never_answers_holds_neither_a_caller_nor_the_dispatcher(own_redis, postgres_url, fire):
+    brief = {"socket_timeout": 1, "socket_connect_timeout": 1}
+    scene = fire(broker_url=own_redis.url, guard_database_url=postgres_url, broker_transport_options=brief)
+    worker = scene.worker(concurrency=2)
+    retried = scene.tasks.fail_until.delay(2, wait=1)
+    scene.becomes(retried.id, "retrying", 1)
+
+    own_redis.process.freeze()
+    accepted = scene.tasks.succeed.delay("value")  # this returns
+    eventually(lambda: "the broker is away" in worker.log(), within=60)
+    own_redis.process.thaw()
+
+    if not worker.running:
+        scene.worker(concurrency=2)
+    assert scene.ends(accepted.id, retried.id, within=90) == [(*SUCCEEDED, 1), (*SUCCEEDED, 2)]
+    assert [scene.bodies(result.id) for result in (accepted, retried)] == [1, 2]

@@ -1,4 +1,4 @@
-"""RabbitMQ says that it has a message before a submission counts it as published."""
+"""A broker answers for what is published, and within a time."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def test_rabbitmq_confirms_publishing_unless_told_otherwise(rabbitmq_url, sqlite
         is_confirmed = connection.connection.confirm_publish
 
     assert bool(is_confirmed) is confirms
+
+
+@pytest.mark.parametrize(
+    ("options", "patience"), [({}, 10.0), ({"socket_timeout": 60}, 60), ({"socket_timeout": None}, None)]
+)
+def test_redis_is_waited_for_ten_seconds_unless_told_otherwise(redis_url, sqlite_url, options, patience):
+    app = an_app(redis_url, sqlite_url, **options)
+
+    with app.connection_for_write() as connection:
+        parameters = connection.default_channel.client.connection_pool.connection_kwargs
+
+    assert (parameters["socket_timeout"], parameters["socket_connect_timeout"]) == (patience, 5.0)
 
 
 def test_other_brokers_get_no_options_of_ours(sqlite_url):

@@ -38,8 +38,8 @@ def run(broker: str, messages: int, minutes: float) -> int:
     """Submit behind a body that lasts, wait, lose everything, and let it be executed; return how much was wrong."""
     with _scene(broker) as (scene, server):
         scene.worker(concurrency=1)
-        lasting = scene.tasks.last.delay(60 * minutes + 60)
-        scene.begun(lasting.id)
+        held = scene.tasks.hold.delay("go", within=3_600)
+        scene.begun(held.id)
         _submit(scene, messages)
         copies = _wait(scene, messages, minutes)
         print(f"waited {minutes:g} min: {copies} copies of {messages} messages", flush=True)
@@ -48,6 +48,7 @@ def run(broker: str, messages: int, minutes: float) -> int:
         _lose(scene, server)
         print(f"{lost} messages lost", flush=True)
         begin = time.monotonic()
+        scene.open_gate("go")
         worker = scene.worker(concurrency=2)
         counts = _until_all_ended(scene, messages + 1, begin)
         bodies = len(scene.traces("begin"))

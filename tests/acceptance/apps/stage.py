@@ -57,9 +57,9 @@ def noted() -> Iterator[Any]:
         note("end", run.id, attempt=run.attempt, error=error)
 
 
-def wait_for_gate(name: str) -> None:
+def wait_for_gate(name: str, within: float = 120) -> None:
     """Wait until the test opens a gate."""
-    eventually(Path(os.environ[FOLDER], f"gate-{name}").exists, within=120)
+    eventually(Path(os.environ[FOLDER], f"gate-{name}").exists, within)
 
 
 def die() -> None:

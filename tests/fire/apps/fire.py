@@ -41,10 +41,10 @@ def succeed(value=None):
 
 
 @app.task
-def hold(gate, value=None):
+def hold(gate, value=None, within=120):
     """Wait for the test; in each attempt at a gate of its own when the name says so."""
     with noted() as run:
-        wait_for_gate(gate.format(attempt=run.attempt))
+        wait_for_gate(gate.format(attempt=run.attempt), within)
         return value.format(attempt=run.attempt) if isinstance(value, str) else value
 
 

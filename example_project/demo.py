@@ -29,8 +29,8 @@ from example_project.scenarios import Scenario
 
 __all__ = ["main"]
 
-TIME_TO_START = 30.0
-TIME_TO_END = 50.0
+TIME_TO_START = 90.0
+TIME_TO_END = 120.0
 REFRESH = 0.25
 FLOWER_FLAGS = (
     f"--conf={Path(__file__).with_name('flowerconfig.py')}",

@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from celery_guard.core.histogram import BOUNDS, Measure
-from celery_guard.core.states import State
-from celery_guard.errors import StoreUnavailable
+from celery_guard.core.states import ENDINGS, State
+from celery_guard.errors import SchemaMismatch, StoreUnavailable
 from celery_guard.observe.logs import logger
 from celery_guard.observe.totals import Totals
 from celery_guard.store.tallies import LiveGroup, TallyStore, Unrecorded
@@ -87,6 +87,8 @@ _EVENTS = {
     Unrecorded.REPUBLISHED: "celery_guard_republished",
 }
 
+_WAYS_TO_END = [(state, reason) for state, reasons in sorted(ENDINGS.items()) for reason in sorted(reasons)]
+
 _FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "histogram": HistogramMetricFamily}
 
 
@@ -112,8 +114,10 @@ class GuardCollector(Collector):
         try:
             with self._lock:
                 now, totals = self._totals()
-                found = [*_live(self._live_groups(), now), *_ended(totals), *self._events(), self._due(now)]
-        except StoreUnavailable as away:
+                live = self._live_groups()
+                tasks = sorted({group.type for group in live} | {type_ for type_, _, _ in totals.ended})
+                found = [*_live(live, now), *_ended(totals, tasks), *self._events(tasks), self._due(now)]
+        except (StoreUnavailable, SchemaMismatch) as away:
             logger.warning("metrics can't be read: %s", away)
             found = []
         yield _family("celery_guard_store_up", ((), float(bool(found))))
@@ -140,10 +144,11 @@ class GuardCollector(Collector):
             self._live_until = ended + (ended - began) / LIVE_SHARE
         return self._live
 
-    def _events(self) -> Iterator[Metric]:
+    def _events(self, tasks: Iterable[str]) -> Iterator[Metric]:
         counted = self.tallies.counted()
         for event, name in _EVENTS.items():
-            yield _family(name, *(((type_,), times) for this, type_, times in counted if this is event))
+            times = {(type_,): times for this, type_, times in counted if this is event}
+            yield _family(name, *{**{(type_,): 0 for type_ in tasks}, **times}.items())
 
     def _due(self, now: datetime) -> Metric:
         return _family("celery_guard_due_age_seconds", ((), _age(now, self.tallies.due_since())))
@@ -183,12 +188,14 @@ def _live(groups: Iterable[LiveGroup], now: datetime) -> Iterator[Metric]:
     yield _family("celery_guard_backlog_time_left_seconds", *left.items())
 
 
-def _ended(totals: Totals) -> Iterator[Metric]:
-    yield _family("celery_guard_runs_ended", *totals.ended.items())
+def _ended(totals: Totals, tasks: Iterable[str]) -> Iterator[Metric]:
+    """Tell what ended. A counter of a known task begins with 0: the growth from nothing to 1 is none to Prometheus."""
+    nothing = {(type_, state.value, reason.value): 0 for type_ in tasks for state, reason in _WAYS_TO_END}
+    yield _family("celery_guard_runs_ended", *{**nothing, **totals.ended}.items())
     yield _family("celery_guard_faults", *totals.faults.items())
-    rescues: dict[tuple[str, ...], int] = defaultdict(int)
+    rescues: dict[tuple[str, ...], int] = {(type_,): 0 for type_ in tasks}
     for (type_, _, rule), count in totals.faults.items():
-        rescues[(type_,)] += count if rule == _LOST else 0
+        rescues[(type_,)] = rescues.get((type_,), 0) + (count if rule == _LOST else 0)
     yield _family("celery_guard_rescues", *rescues.items())
     for measure, name in MEASURES.items():
         family = HistogramMetricFamily(name, METRICS[name][2], labels=METRICS[name][1])

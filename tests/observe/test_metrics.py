@@ -66,6 +66,17 @@ def test_endings_are_counted_by_task_state_and_reason(any_shop, tasks):
     assert found["celery_guard_runs_ended_total", "shop.fetch", "dead", "failed_due_max_attempts"] == 1
 
 
+def test_every_way_to_end_is_counted_from_0_on_so_that_the_first_death_is_growth(any_shop, tasks):
+    tasks["shop.add"].delay(1, 2)
+
+    found = scrape(any_shop)
+
+    assert found["celery_guard_runs_ended_total", "shop.add", "dead", "failed_due_deadline"] == 0
+    assert len([key for key in found if key[:2] == ("celery_guard_runs_ended_total", "shop.add")]) == 6
+    assert found["celery_guard_rescues_total", "shop.add"] == 0
+    assert found["celery_guard_republished_total", "shop.add"] == 0
+
+
 def test_attempts_are_a_histogram(any_shop, tasks):
     tasks["shop.fetch"].delay()
     any_shop.work()
@@ -284,6 +295,14 @@ def test_a_snooze_is_no_fault(any_shop):
 
 def test_a_database_that_is_away_is_told_and_nothing_else(open_shop):
     shop = open_shop(url="postgresql+psycopg2://nobody@127.0.0.1:1/nowhere")
+
+    assert scrape(shop) == {("celery_guard_store_up",): 0}
+
+
+def test_tables_that_do_not_fit_are_told_like_a_database_that_is_away(shop):
+    shop.guard.runs.clock()
+    shop.sql("UPDATE guard_meta SET schema_version = 99, compatible_from = 99")
+    shop.guard.database._checked = False
 
     assert scrape(shop) == {("celery_guard_store_up",): 0}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 
 import pytest
 
+from celery_guard.contrib.fastapi import places
 from tests.infra import servers
 from tests.infra.polling import eventually
 
@@ -33,7 +35,9 @@ def silent_port():
         yield listener.getsockname()[1]
 
 
-def test_five_hundred_posts_with_one_key_are_one_run(any_site):
+def test_five_hundred_posts_with_one_key_are_one_run(any_site, monkeypatch):
+    monkeypatch.setattr(places, "_PATIENCE", 250.0)  # the machine may have other things to do
+
     async def work(client):
         post = {"json": {"number": 7}, "headers": {"Idempotency-Key": "k"}}
         return await asyncio.gather(*(client.post("/orders", **post) for _ in range(500)))
@@ -43,6 +47,31 @@ def test_five_hundred_posts_with_one_key_are_one_run(any_site):
     assert {answer.status_code for answer in answers} == {202}
     assert {answer.json()["id"] for answer in answers} == {any_site.shop.one().id}
     assert sum(answer.json()["created"] for answer in answers) == 1
+
+
+def test_a_request_that_gets_no_turn_is_told_to_come_back_and_the_others_go_on(site, monkeypatch):
+    inner, release = site.shop.guard.runs.find, threading.Event()
+
+    def slow(run_id):
+        assert release.wait(60)
+        return inner(run_id)
+
+    monkeypatch.setattr(site.shop.guard.runs, "find", slow)
+    monkeypatch.setattr(places, "_PATIENCE", 2.0)
+    path = f"/runs/{site.ship.apply((7,), meta={'tenant': 'acme'}).id}"
+
+    async def work(client):
+        pending = [asyncio.ensure_future(client.get(path)) for _ in range(12)]
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        release.set()
+        return await asyncio.gather(*pending)
+
+    answers = site.serve(work)
+
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert all(answer.json()["code"] == "store_unavailable" for answer in refused)
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
 
 
 def test_posts_are_accepted_while_the_broker_is_down_and_run_once_it_is_back(open_site, own_redis, store_url):

@@ -18,7 +18,7 @@ from tests.infra.processes import Process
 
 __all__ = ["Follower"]
 
-PATIENCE = 90.0
+PATIENCE = 120.0
 SESSION = Path(__file__).with_name("session.py")
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

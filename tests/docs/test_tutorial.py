@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.docs.follower import Follower
 from tests.infra.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(900)  # half a minute of work, and sleeps; but every command is a process of its own
 def test_whoever_follows_the_tutorial_gets_what_it_says(tmp_path: Path, distributions: Path, redis_url: str) -> None:
     supplier, flower = free_port(), free_port()
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

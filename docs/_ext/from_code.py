@@ -20,7 +20,7 @@ from celery_guard.cli.preflight import CHECKS
 from celery_guard.contrib.fastapi import ANYBODY, RunError, RunStatus, guard_router
 from celery_guard.core.histogram import BOUNDS
 from celery_guard.core.rules import CARRIERS, SHIPPED
-from celery_guard.core.states import ENDINGS, MOVES, TERMINAL
+from celery_guard.core.states import ENDINGS, MOVES, TERMINAL, Reason
 from celery_guard.observe.logs import FIELDS
 from celery_guard.observe.metrics import MEASURES, METRICS
 from celery_guard.settings import Settings, TaskSettings
@@ -48,12 +48,23 @@ def moves_figure() -> Iterator[str]:
         yield f"| `{state}` | {', '.join(f'`{target}`' for target in sorted(exits)) or 'nowhere: it is terminal'} |"
 
 
+WHEN = {
+    Reason.SUCCEEDED: "the body returned in time",
+    Reason.FAILED_NON_RETRYABLE: "the error is the task's own and permanent; a repeat can't help",
+    Reason.FAILED_DUE_DEADLINE: "the deadline passed, or the next attempt could not start before it",
+    Reason.FAILED_DUE_MAX_ATTEMPTS: "the attempts were used up, or those allowed for unknown faults",
+    Reason.FAILED_DUE_WORKER_LOSS: "the process running it was lost, and the task forbids a repeat",
+    Reason.CANCELLED: "a person or a Celery `revoke` stopped it",
+}
+
+
 def reasons_table() -> Iterator[str]:
     """Each terminal state with its reasons."""
-    yield "| terminal state | terminal_reason |"
-    yield "|---|---|"
+    yield "| terminal state | terminal_reason | when |"
+    yield "|---|---|---|"
     for state in sorted(TERMINAL):
-        yield f"| `{state}` | {', '.join(f'`{reason}`' for reason in sorted(ENDINGS[state]))} |"
+        for reason in sorted(ENDINGS[state]):
+            yield f"| `{state}` | `{reason}` | {WHEN[reason]} |"
 
 
 def rules_table() -> Iterator[str]:

@@ -5,9 +5,10 @@ BIN = $(VENV)/bin
 # Most tests wait for processes, so more of them run at once than there are cores.
 PYTEST_ARGS ?= -n 4 --dist loadfile --ignore=tests/fire --ignore=tests/chaos
 CHAOS_ARGS ?=
+BENCH_ARGS ?= --systems celery,celery-redis,celery-sql,guarded,guarded-redis,limit,limit-least
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fire check pyright docs chaos clean
+.PHONY: help demo test fire chaos bench check pyright docs clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +24,9 @@ fire: $(VENV)/.test  ## Run the long tests that kill, freeze and flush servers a
 
 chaos: $(VENV)/.test  ## Kill, freeze and restart everything around real work; CHAOS_ARGS="--runs 1000 --broker redis".
 	$(BIN)/python -m tests.chaos.run $(CHAOS_ARGS)
+
+bench: .venv-bench/.done  ## Measure beside plain Celery; BENCH_ARGS="--rounds 3 --json out.json" or --list.
+	.venv-bench/bin/python -m benchmarks $(BENCH_ARGS)
 
 check: $(VENV)/.check  ## Check format, lint, types, import contracts and docs.
 	$(BIN)/ruff format --check .
@@ -49,6 +53,11 @@ EXTRAS_docs = docs
 
 $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
+	@touch $@
+
+.venv-bench/.done: pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install -q --disable-pip-version-check -e . -r benchmarks/requirements.txt
 	@touch $@
 
 $(BIN)/python:

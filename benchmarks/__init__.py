@@ -1,0 +1,1 @@
+"""How fast celery_guard is beside plain Celery, other task systems and the database itself; see README.md."""

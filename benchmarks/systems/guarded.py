@@ -1,0 +1,46 @@
+"""celery_guard on the same Celery, Redis and PostgreSQL; by default without a result backend: a row has its result."""
+
+from __future__ import annotations
+
+from benchmarks.environment import RESULTS, job, postgres, redis
+from benchmarks.systems import System
+
+_SETTLED = "SELECT count(*) FROM task_run WHERE state = 'succeeded'"
+
+SYSTEMS = {
+    "guarded": System(settled=_SETTLED),
+    "guarded-redis": System({"results": "redis"}, settled=_SETTLED),
+}
+
+
+def _app(options):
+    from celery import Celery
+
+    from celery_guard import GuardedTask
+
+    backend = redis(RESULTS) if options.get("results") else None
+    app = Celery("bench", broker=redis(), backend=backend, task_cls=GuardedTask)
+    app.conf.guard_database_url = postgres("psycopg2")
+    return app, app.task(name="job")(job)
+
+
+def setup(options):
+    from celery_guard.flow.guard import guard_of
+    from celery_guard.store.migrations import migrate
+
+    migrate(guard_of(_app(options)[0]).database)
+
+
+def submitter(options):
+    return _app(options)[1].delay
+
+
+def bulk_submitter(options):
+    from celery_guard import submit_many
+
+    _, task = _app(options)
+    return lambda numbers: submit_many(task, [(number,) for number in numbers])
+
+
+def worker(options, number):
+    _app(options)[0].worker_main("worker -P prefork -c 2 -l WARNING".split())

@@ -140,8 +140,6 @@ class Expired:
 class Cancelled:
     """Somebody stopped the run."""
 
-    by: str = "cancel"
-
 
 Outcome: TypeAlias = Returned | Raised | Snoozed | Lost | Expired | Cancelled
 

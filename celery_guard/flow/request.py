@@ -145,7 +145,7 @@ class GuardedRequest(Request):  # type: ignore[misc]
         self._said = {"result": Reason.CANCELLED.value}
         self.send_event("task-revoked", terminated=terminated, signum=signum, expired=expired)
         self._already_revoked = True
-        self._hand_over(Cancelled("revoke"))
+        self._hand_over(Cancelled())
         signals.task_revoked.send(
             self.task, request=self._context, terminated=terminated, signum=signum, expired=expired
         )
@@ -176,7 +176,7 @@ def _said_of(error: BaseException) -> dict[str, Any]:
 
 def _meaning(error: BaseException) -> Outcome:
     if isinstance(error, Terminated):
-        return Cancelled("terminate")
+        return Cancelled()
     if isinstance(error, TimeLimitExceeded):
         return Lost(lost_fault("time_limit", f"the hard time limit of {error.args[0]:.1f} s was reached"))
     return Lost(lost_fault("worker_lost", str(error) or type(error).__name__))

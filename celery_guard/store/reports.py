@@ -17,7 +17,7 @@ from celery_guard.store import report_statements as sql
 from celery_guard.store.database import Database, Statement, parse_moment
 from celery_guard.store.records import TaskRun
 from celery_guard.store.report_statements import Cursor, RunFilter
-from celery_guard.store.runs import _task_run
+from celery_guard.store.rows import to_task_run
 
 __all__ = [
     "REFUSED",
@@ -136,7 +136,7 @@ class ReportStore:
         listed = Statement(lambda: sql.listed(wanted, after))
         values = {**self._values(wanted), **({"after_at": after.at, "after_id": after.id} if after else {})}
         rows = self.database.execute(listed, namespace=self.namespace, limit=limit + 1, **values).rows
-        runs = tuple(_task_run(row[:-1], ()) for row in rows[:limit])
+        runs = tuple(to_task_run(row[:-1], ()) for row in rows[:limit])
         return Page(runs, Cursor(parse_moment(rows[limit - 1][-1]), runs[-1].id) if len(rows) > limit else None)
 
     def all_ids(self, wanted: RunFilter, *, page: int = 1_000) -> Iterator[str]:

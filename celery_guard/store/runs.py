@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from celery_guard.store.bulk import submit_many
 from celery_guard.store.database import Database, Done, parse_moment
 from celery_guard.store.joined import Joined
 from celery_guard.store.records import Attempt, Claimed, Due, Ended, Ending, NewRun, Running, Submitted, TaskRun
+from celery_guard.store.rows import to_attempt, to_claimed, to_due, to_ended, to_running, to_task_run
 
 __all__ = ["RunStore"]
 
@@ -51,7 +51,7 @@ class RunStore:
         """Write a row that is over before it began, and owed to Celery. None: its id is taken."""
         values = {**vars(run), "state": finish.state.value, "terminal_reason": finish.reason.value}
         rows = self.database.execute(sql.SUBMIT_FINISHED, **values, **_fault_values(finish.fault)).rows
-        return _ended(rows[0]) if rows else None
+        return to_ended(rows[0]) if rows else None
 
     def taken_by(self, run: NewRun, ttl: timedelta = CENTURY) -> Submitted | None:
         """Return the row that has this id, or else this key, which is kept for a time after the end."""
@@ -100,12 +100,12 @@ class RunStore:
             fingerprint=fingerprint,
             type=type_,
         )
-        return _claimed(run_id, token, done.rows[0]) if done.rows else self.held(run_id, token)
+        return to_claimed(run_id, token, done.rows[0]) if done.rows else self.held(run_id, token)
 
     def held(self, run_id: str, token: str) -> Claimed | None:
         """Return the attempt that a token holds, if it does."""
         rows = self.database.execute(sql.HELD, id=run_id, token=token).rows
-        return _claimed(run_id, token, rows[0]) if rows else None
+        return to_claimed(run_id, token, rows[0]) if rows else None
 
     def settle(
         self,
@@ -146,26 +146,26 @@ class RunStore:
         """End a run that is not running: cancelled, or dead before its next attempt. None: it is not waiting."""
         values = {**_settlement_values(settlement), "id": run_id, "token": token}
         rows = self.database.execute(sql.FINISH_WAITING, **values).rows
-        return _ended(rows[0]) if rows else None
+        return to_ended(rows[0]) if rows else None
 
     def finish_expired(self, settlement: Finish, *, limit: int) -> list[Ended]:
         """End waiting runs whose deadline has passed, earliest first, and return them."""
         values = {**_settlement_values(settlement), "namespace": self.namespace, "limit": limit}
-        return [_ended(row) for row in self.database.execute(sql.FINISH_EXPIRED, **values).rows]
+        return [to_ended(row) for row in self.database.execute(sql.FINISH_EXPIRED, **values).rows]
 
     def overdue(self, grace: timedelta, *, limit: int) -> list[Running]:
         """Return running rows whose deadline and grace have passed."""
         done = self.database.execute(sql.OVERDUE, namespace=self.namespace, ago=-grace.total_seconds(), limit=limit)
-        return [_running(row) for row in done.rows]
+        return [to_running(row) for row in done.rows]
 
     def running_on(self, worker_id: str) -> list[Running]:
         """Return what a worker runs, as the table knows it."""
-        return [_running(row) for row in self.database.execute(sql.RUNNING_ON, worker_id=worker_id).rows]
+        return [to_running(row) for row in self.database.execute(sql.RUNNING_ON, worker_id=worker_id).rows]
 
     def running(self, run_id: str) -> Running | None:
         """Return a run that is running, as somebody other than its holder sees it."""
         rows = self.database.execute(sql.RUNNING, id=run_id, namespace=self.namespace).rows
-        return _running(rows[0]) if rows else None
+        return to_running(rows[0]) if rows else None
 
     def prune(self, state: State, age: timedelta, key_age: timedelta, *, limit: int) -> int:
         """Delete runs that ended longer ago than their state is kept, with all that belongs to them.
@@ -190,7 +190,7 @@ class RunStore:
     def take_due(self, *, limit: int, lease: float) -> list[Due]:
         """Take rows to publish, earliest first, disjoint from what others take, and lease them."""
         done = self.database.execute(sql.TAKE_DUE, namespace=self.namespace, limit=limit, lease=lease)
-        return sorted((_due(row) for row in done.rows), key=lambda due: due.id)  # ids sort by time
+        return sorted((to_due(row) for row in done.rows), key=lambda due: due.id)  # ids sort by time
 
     def waiting(self, *, reserved: Sequence[str], on_its_way: float) -> dict[str, tuple[int, int]]:
         """Return by queue how many rows should have a message in it, and how many rows outlived their lease.
@@ -208,7 +208,7 @@ class RunStore:
     def take_lost(self, queue: str, *, limit: int, lease: float, reserved: Sequence[str]) -> list[Due]:
         """Take published rows that outlived a lease since then and are in no worker's hands, oldest first."""
         values = {"queue": queue, "limit": limit, "lease": lease, "ago": -lease, "reserved": list(reserved)}
-        return [_due(row) for row in self.database.execute(sql.TAKE_LOST, namespace=self.namespace, **values).rows]
+        return [to_due(row) for row in self.database.execute(sql.TAKE_LOST, namespace=self.namespace, **values).rows]
 
     def extend_leases(self, queue: str, *, limit: int, lease: float) -> int:
         """Double the patience with rows that the broker still has."""
@@ -228,10 +228,6 @@ class RunStore:
         """Make a waiting run claimable at once, without a message: what eager execution does instead of waiting."""
         return bool(self.database.execute(sql.REQUEUE, id=run_id).touched)
 
-    def release(self, claim: Claim, *, delay: float) -> bool:
-        """Give back an attempt whose body never started; it costs nothing."""
-        return bool(self.database.execute(sql.RELEASE, id=claim.run_id, token=claim.token, delay=delay).touched)
-
     def vacate(self, claim: Claim) -> bool:
         """Leave the row empty for another task that will be submitted under its id."""
         return bool(self.database.execute(sql.VACATE, id=claim.run_id, token=claim.token).touched)
@@ -250,7 +246,7 @@ class RunStore:
 
     def follow(self, *, limit: int) -> list[Ended]:
         """Give rows the ending of the run that they are the same as, where that has ended; return them."""
-        return [_ended(row) for row in self.database.execute(sql.FOLLOW, namespace=self.namespace, limit=limit).rows]
+        return [to_ended(row) for row in self.database.execute(sql.FOLLOW, namespace=self.namespace, limit=limit).rows]
 
     def take_ending(self, run_id: str, *, ticket: int, lease: float) -> Ending | None:
         """Take an owed ending to tell Celery. None: another message was given that job, or nothing is owed."""
@@ -275,8 +271,8 @@ class RunStore:
             return None
         attempts: tuple[Attempt, ...] = ()
         if history:
-            attempts = tuple(map(_attempt, self.database.execute(sql.HISTORY, id=run_id).rows))
-        return _task_run(rows[0], attempts)
+            attempts = tuple(map(to_attempt, self.database.execute(sql.HISTORY, id=run_id).rows))
+        return to_task_run(rows[0], attempts)
 
     def holder(self, run_id: str) -> tuple[State | None, str | None]:
         """Return the state of a run, and the token of its latest delivery."""
@@ -339,80 +335,3 @@ def _fault_values(fault: Fault | None) -> dict[str, Any]:
         "summary": fault.summary,
         "traceback": fault.traceback,
     }
-
-
-def _claimed(run_id: str, token: str, row: Any) -> Claimed:
-    (
-        attempt,
-        max_attempts,
-        unknown,
-        deadline_at,
-        now,
-        created_at,
-        payload,
-        options,
-        meta,
-        scope,
-        key,
-        parent,
-        root,
-        snoozes,
-    ) = row
-    return Claimed(
-        claim=Claim(run_id, token, attempt, max_attempts, unknown, parse_moment(deadline_at), snoozes),
-        now=parse_moment(now),
-        created_at=parse_moment(created_at),
-        payload=payload,
-        options=options,
-        meta=json.loads(meta) if meta else {},
-        idempotency_scope=scope,
-        idempotency_key=key,
-        parent_id=parent,
-        root_id=root,
-        snoozes=snoozes,
-    )
-
-
-def _running(row: Any) -> Running:
-    id_, token, attempt, max_attempts, unknown, deadline_at, type_, now, meta = row
-    claim = Claim(id_, token, attempt, max_attempts, unknown, parse_moment(deadline_at))
-    return Running(claim, type_, parse_moment(now), json.loads(meta) if meta else {})
-
-
-def _ended(row: Any) -> Ended:
-    *running, state, reason = row
-    was = _running(running)
-    return Ended(was.claim, was.type, was.meta, Finish(State(state), Reason(reason)))
-
-
-def _due(row: Any) -> Due:
-    *plain, state, owed, deadline_at = row
-    typed: Sequence[Any] = (*plain, State(state), bool(owed), parse_moment(deadline_at))
-    return Due(*typed)
-
-
-def _attempt(row: Any) -> Attempt:
-    attempt, worker_id, started_at, finished_at, category, rule, error_type, error, traceback = row
-    return Attempt(
-        attempt,
-        worker_id,
-        parse_moment(started_at),
-        parse_moment(finished_at),
-        Category(category) if category else None,
-        rule,
-        error_type,
-        error,
-        traceback,
-    )
-
-
-def _task_run(row: Any, attempts: tuple[Attempt, ...]) -> TaskRun:
-    values = dict(zip(sql.SNAPSHOT, row, strict=True))
-    for moment in ("deadline_at", "next_retry_at", "created_at", "started_at", "finished_at"):
-        values[moment] = parse_moment(values[moment])
-    values["state"] = State(values["state"])
-    values["terminal_reason"] = Reason(values["terminal_reason"]) if values["terminal_reason"] else None
-    values["error_category"] = Category(values["error_category"]) if values["error_category"] else None
-    values["meta"] = json.loads(values["meta"]) if values["meta"] else {}
-    values["owed"] = bool(values["owed"])
-    return TaskRun(encoded_result=values.pop("result"), attempts=attempts, **values)

@@ -162,17 +162,6 @@ class Life(RuleBasedStateMachine):
         """By the holder, or by one that was replaced long ago."""
         self._settle(_recent(self.deliveries, pick), outcome, owed=not told, lease=30.0)
 
-    @precondition(lambda self: self.deliveries)
-    @rule(pick=PICK)
-    def give_back(self, pick):
-        delivery = _recent(self.deliveries, pick)
-        held = self._holds(delivery)
-
-        won = self.runs.release(self.claims[delivery.token], delay=5.0)
-
-        assert won is held
-        self._ended(delivery.run_id, won)
-
     @rule(worker_id=WORKERS)
     def rescue(self, worker_id):
         """Everything that a lost worker ran, and nothing else, is found and ended."""

@@ -253,32 +253,6 @@ def test_a_retry_owes_celery_nothing(runs):
     assert due(runs) == []
 
 
-def test_an_attempt_given_back_costs_nothing(runs):
-    held = claimed(runs)
-
-    given_back = runs.release(held, delay=5.0)
-
-    run = find(runs)
-    assert given_back
-    assert (run.state, run.attempt, run.next_retry_at) == (State.RETRYING, 0, after(5))
-    assert history(runs) == []
-
-
-def test_an_attempt_given_back_is_due_after_its_delay(runs, clock):
-    runs.release(claimed(runs), delay=5.0)
-    clock.forward(5)
-
-    assert due(runs) == ["run-1"]
-    assert claim(runs, token="token-2").attempt == 1
-
-
-def test_only_the_holder_can_give_an_attempt_back(runs):
-    held = claimed(runs)
-
-    assert not runs.release(replace(held, token="token-2"), delay=5.0)
-    assert find(runs).state is State.RUNNING
-
-
 def test_the_holder_can_change_the_arguments_of_the_next_attempt(runs, clock):
     held = claimed(runs)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from celery_guard.store.statements.attempt import (
     CLAIM,
     HELD,
-    RELEASE,
     REQUEUE,
     REWRITE,
     SETTLE,
@@ -69,7 +68,6 @@ __all__ = [
     "PRUNABLE",
     "PUBLISHED",
     "PUBLISH_SOON",
-    "RELEASE",
     "REQUEUE",
     "REWRITE",
     "RUN",

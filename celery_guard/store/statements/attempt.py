@@ -42,7 +42,6 @@ from celery_guard.store.statements.parts import (
 __all__ = [
     "CLAIM",
     "HELD",
-    "RELEASE",
     "REQUEUE",
     "REWRITE",
     "SETTLE",
@@ -165,21 +164,6 @@ SETTLE_HISTORY = Statement(
 
 #: Read who ended an attempt, and how.
 STATE_AND_TOKEN = Statement(lambda: select(RUN.state, RUN.claim_token).where(IS_THIS))
-
-#: Give back an attempt whose body never started.
-RELEASE = Statement(
-    lambda: (
-        update(task_run)
-        .where(IS_HELD)
-        .values(
-            state=constant(State.RETRYING),
-            attempt=RUN.attempt - 1,
-            next_retry_at=seconds_from_now("delay"),
-            publish_at=seconds_from_now("delay"),
-            updated_at=now(),
-        )
-    )
-)
 
 #: Put off an attempt: it does not count.
 SNOOZE = Statement(

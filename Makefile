@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # Most tests wait for processes, so more of them run at once than there are cores.
 PYTEST_ARGS ?= -n 4 --dist loadfile --ignore=tests/fire --ignore=tests/chaos
+FIRE_ARGS ?= tests/fire tests/chaos
 CHAOS_ARGS ?=
 BENCH_ARGS ?= --systems celery,celery-redis,celery-sql,guarded,guarded-redis,limit,limit-least
 
@@ -20,7 +21,7 @@ test: $(VENV)/.test  ## Run the tests; servers that do not listen are started wh
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 fire: $(VENV)/.test  ## Run the long tests that kill, freeze and flush servers and workers, one after the other.
-	$(BIN)/python -m pytest tests/fire tests/chaos
+	$(BIN)/python -m pytest $(FIRE_ARGS)
 
 chaos: $(VENV)/.test  ## Kill, freeze and restart everything around real work; CHAOS_ARGS="--runs 1000 --broker redis".
 	$(BIN)/python -m tests.chaos.run $(CHAOS_ARGS)

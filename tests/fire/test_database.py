@@ -119,23 +119,23 @@ def test_connections_that_the_app_opened_before_the_fork_are_never_shared(redis_
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason="needs libfaketime (apt-get install faketime)")
 def test_workers_whose_clocks_are_two_minutes_off_keep_every_appointment(redis_url, postgres_url, fire):
-    scene = fire(broker_url=redis_url, guard_database_url=postgres_url)
+    scene = fire(broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=20)
     wrong = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
     workers = [scene.worker(env={**wrong, "FAKETIME": offset}) for offset in ("+120s", "-120s")]
     tasks = scene.tasks
 
-    late = [tasks.swallow.apply_async((60,), deadline=5) for _ in range(2)]
-    late += [tasks.last.apply_async((60,), deadline=5) for _ in range(2)]
+    late = [tasks.swallow.apply_async((90,), deadline=15) for _ in range(2)]
+    late += [tasks.last.apply_async((90,), deadline=15) for _ in range(2)]
     scene.begun(*ids(late))
-    waiting = [tasks.fail_until.apply_async((2, 2), deadline=60) for _ in range(4)]
-    delayed = [tasks.succeed.apply_async(countdown=2, deadline=60) for _ in range(4)]
+    waiting = [tasks.fail_until.apply_async((2, 2), deadline=300) for _ in range(4)]
+    delayed = [tasks.succeed.apply_async(countdown=2, deadline=300) for _ in range(4)]
 
     runs = scene.ended(*ids(late))
     assert [shape(run)[:3] for run in runs] == [(*LATE, 1)] * 4
-    assert all(-0.2 < (run.finished_at - run.deadline_at).total_seconds() < 1 + 4 for run in runs)
+    assert all(-0.2 < (run.finished_at - run.deadline_at).total_seconds() < 30 for run in runs)
     assert scene.ends(*ids(waiting)) == [(*SUCCEEDED, 2)] * 4
     runs = scene.ended(*ids(delayed))
-    assert all(1.9 < (run.started_at - run.created_at).total_seconds() < 20 for run in runs)
+    assert all(1.9 < (run.started_at - run.created_at).total_seconds() < 60 for run in runs)
     assert not any("is gone" in worker.log() for worker in workers)
 
 

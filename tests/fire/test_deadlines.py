@@ -14,7 +14,8 @@ from tests.acceptance.scenes import ids
 from tests.fire.scenes import LATE, SUCCEEDED, USED_UP, shape
 from tests.infra.polling import eventually
 
-GRACE = 1
+#: How long after its deadline a run may end, in seconds, on a machine that has too much to do; bodies last longer.
+SOON = 25
 
 
 def _skip_without(pool):
@@ -46,7 +47,7 @@ def test_each_of_many_bodies_that_exceed_a_limit_at_once_ends_its_own_run(redis_
     assert shape(runs[0]) == (*SUCCEEDED, 2, ["time_limit"])
     assert shape(runs[1]) == (*USED_UP, 2, ["time_limit"] * 2)
     assert {name: shape(run)[:3] for name, run in zip(late, runs[2:], strict=True)} == dict.fromkeys(late, (*LATE, 1))
-    assert {name: _over(run) for name, run in zip(late, runs[2:], strict=True) if _over(run) > GRACE + 3} == {}
+    assert {name: _over(run) for name, run in zip(late, runs[2:], strict=True) if _over(run) > SOON} == {}
     assert {result.id: scene.bodies(result.id) for result in late.values()} == dict.fromkeys(ids(late.values()), 1)
     scene.ended(*(tasks.succeed.delay().id for _ in range(7)))
     assert worker.running
@@ -62,7 +63,7 @@ def test_a_frozen_child_of_a_living_worker_is_ended_at_its_deadline(redis_url, p
     [run] = scene.ended(result.id)
     assert shape(run)[:3] == (*LATE, 1)
     assert scene.bodies(result.id) == 1
-    assert _over(run) <= GRACE + 4
+    assert _over(run) <= SOON
     scene.ended(*(scene.tasks.succeed.delay().id for _ in range(4)))
 
 
@@ -112,7 +113,7 @@ def test_a_pool_without_limits_ends_the_run_and_refuses_what_comes_late(redis_ur
     [run] = scene.ended(late.id)
 
     assert shape(run)[:3] == (*LATE, 1)
-    assert _over(run) <= GRACE + 3
+    assert _over(run) <= SOON
     eventually(lambda: scene.traces("end", late.id) != [], within=20)
     scene.ended(*(scene.tasks.succeed.delay().id for _ in range(3)))
     assert scene.run(late.id) == run
@@ -122,17 +123,17 @@ def test_a_pool_without_limits_ends_the_run_and_refuses_what_comes_late(redis_ur
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
 def test_a_greenlet_that_never_yields_is_ended_by_another_worker(redis_url, postgres_url, fire, pool):
     _skip_without(pool)
-    scene = fire(broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=30)
+    scene = fire(broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=60)
     scene.worker(pool=pool, concurrency=3)
-    scene.worker(queues=["another"], concurrency=1)
+    other = scene.worker(queues=["another"], concurrency=1)
 
-    late = scene.tasks.keep_the_interpreter.apply_async((9,), deadline=3)
+    late = scene.tasks.keep_the_interpreter.apply_async((15,), deadline=5)  # its whole worker stands still
 
-    [run] = scene.ended(late.id)
+    eventually(lambda: f"keep_the_interpreter[{late.id}] dead" in other.log(), within=60)
+    run = scene.run(late.id)
     assert shape(run)[:3] == (*LATE, 1)
-    assert scene.traces("end", late.id) == []  # it goes on, and keeps its whole worker from everything else
     scene.ended(*(scene.tasks.succeed.delay().id for _ in range(3)))
-    assert scene.run(late.id) == run
+    assert scene.run(late.id).finished_at == run.finished_at
     assert scene.bodies(late.id) == 1
 
 
@@ -164,7 +165,7 @@ def test_neither_retries_nor_a_rescue_move_the_deadline(redis_url, postgres_url,
     assert all(run.attempt >= 2 for run in runs)
     assert [run.deadline_at for run in runs] == deadlines
     assert _over(runs[0]) <= 0  # a retry that can't start in time is not planned
-    assert _over(runs[1]) <= GRACE + 3
+    assert _over(runs[1]) <= SOON
 
 
 def test_the_time_in_the_queue_counts_and_a_backoff_past_the_deadline_is_not_waited_for(redis_url, postgres_url, fire):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any
 
 from celery import states
+from celery.utils.time import maybe_iso8601
 
 from celery_guard.core.states import Reason
 
@@ -43,10 +44,11 @@ def _attempt(task: Any) -> int | None:
 
 
 def _deadline(task: Any) -> str | None:
-    if not task.expires:
+    try:
+        moment = maybe_iso8601(task.expires)
+    except ValueError:  # other clients of Celery write it in other ways
         return None
-    moment = datetime.fromisoformat(task.expires).astimezone(timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if moment else None
 
 
 def _reason(task: Any) -> str | None:

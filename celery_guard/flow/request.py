@@ -39,7 +39,9 @@ class GuardedRequest(Request):  # type: ignore[misc]
         #: Made for this delivery: main process and child share it.
         self.token = secrets.token_hex(8)
         self._request_dict[DELIVERY] = {"token": self.token, "worker": self._guard.worker_id}
-        self._header: Mapping[str, Any] = self._request_dict.get(HEADER) or {}
+        header = self._request_dict.get(HEADER)
+        self._header: Mapping[str, Any] = header if isinstance(header, Mapping) else {}
+        self._deadline = _moment_of(self._header.get("deadline"))
         #: What the events of this message say besides Celery's own fields: why.
         self._said: dict[str, Any] = {}
         self._told_started = False
@@ -58,12 +60,11 @@ class GuardedRequest(Request):  # type: ignore[misc]
     @property
     def expires(self) -> datetime | None:
         """The deadline, for those who look on; of a message that is not ours, what it says itself."""
-        deadline = self._header.get("deadline")
-        return datetime.fromisoformat(deadline) if deadline else self._expires
+        return self._deadline or self._expires
 
     def maybe_expire(self) -> bool:
         """It is the row that expires, and the claim that finds out."""
-        return False if self._header else bool(super().maybe_expire())
+        return False if self._deadline else bool(super().maybe_expire())
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Send one of Celery's events, with what we know besides. No copy is told to have started."""
@@ -75,7 +76,7 @@ class GuardedRequest(Request):  # type: ignore[misc]
     @property
     def _always_said(self) -> dict[str, Any]:
         """The deadline; ``task-sent`` has none, and may be heard late."""
-        return {"expires": self._header["deadline"]} if "deadline" in self._header else {}
+        return {"expires": self._deadline.isoformat()} if self._deadline else {}
 
     def tell_started(self) -> None:
         """Tell that an attempt has begun."""
@@ -105,13 +106,12 @@ class GuardedRequest(Request):  # type: ignore[misc]
         self._given_limits = tuple(limits)
 
     def _left(self) -> float | None:
-        header = self._header
         if self.is_delivery:
             return None
         keeper = self._guard.keeper
         now = datetime.now(timezone.utc) + (keeper.clock_offset if keeper else timedelta(0))
-        if header.get("deadline"):
-            return max((datetime.fromisoformat(header["deadline"]) - now).total_seconds(), _AT_ONCE)
+        if self._deadline is not None:
+            return max((self._deadline - now).total_seconds(), _AT_ONCE)
         return task_settings(self._task).deadline.total_seconds()
 
     def revoked(self) -> bool:
@@ -160,6 +160,15 @@ class GuardedRequest(Request):  # type: ignore[misc]
     def _hand_over(self, outcome: Outcome) -> None:
         if self._guard.keeper is not None:
             self._guard.keeper.hand_over(self, outcome)
+
+
+def _moment_of(text: Any) -> datetime | None:
+    """Read the deadline of a message; anybody may have sent it, and the worker goes on whatever it says."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo is not None else None
 
 
 def _said_of(error: BaseException) -> dict[str, Any]:

@@ -85,5 +85,14 @@ def test_a_task_that_is_not_guarded_stays_as_it_is(event):
     assert shown(plain, ("started", {}), (event, {"exception": "ValueError('no')"})) == {"attempt": 1}
 
 
+@pytest.mark.parametrize("expires", ["2026-01-01T11:10:00Z", "2026-01-01T11:10:00+00:00", DEADLINE])
+def test_a_deadline_is_read_however_it_is_written(expires):
+    assert shown(("received", {"name": "shop.send", "expires": expires}))["deadline"] == "2026-01-01 11:10:00 UTC"
+
+
+def test_what_is_no_moment_is_left_out():
+    assert "deadline" not in shown(("received", {"name": "shop.send", "expires": "soon"}))
+
+
 def test_a_task_of_which_hardly_anything_is_known_stays_as_it_is():
     assert shown(("started", {})) == {}

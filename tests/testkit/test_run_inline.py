@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import chain, chord, group
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from celery_guard import InvalidOption, RetryableError, RunNotFound, State, current_run
 
@@ -217,3 +220,28 @@ def test_a_moment_without_a_zone_is_refused(guard_kit, moment):
 
 def test_the_clock_starts_at_the_real_time(guard_kit):
     assert abs(guard_kit.clock() - datetime.now(timezone.utc)) < timedelta(minutes=5)
+
+
+def test_a_run_submitted_in_a_transaction_is_run_once_that_has_committed(guard_kit, shop, guard_database_url):
+    engine = create_engine(guard_database_url)
+
+    with Session(engine) as session:
+        result = shop.send.apply_async((42,), session=session, deadline=60)
+        session.commit()
+    run = guard_kit.run_inline(result)
+    engine.dispose()
+
+    assert run.state == "succeeded"
+    assert run.created_at == guard_kit.clock()
+
+
+def test_a_coroutine_is_run_like_any_body(guard_kit, guard_app):
+    @guard_app.task
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    result = work.delay()
+    guard_kit.run_inline(result)
+
+    assert result.get(timeout=1) == "done"

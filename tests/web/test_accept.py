@@ -194,8 +194,9 @@ def test_tasks_that_run_eagerly_have_ended_when_they_are_accepted(open_site):
 
     answer = site.post("/orders", 7)
 
-    assert answer.status_code == 202
-    assert site.get(answer.headers["location"]).json()["status"] == "succeeded"
+    assert (answer.status_code, answer.json()["status"]) == (202, "succeeded")
+    assert "retry-after" not in answer.headers
+    assert site.get(answer.headers["location"]).json()["result"] == 7
 
 
 def test_the_loop_goes_on_while_the_store_takes_its_time(any_site, monkeypatch):

@@ -129,6 +129,17 @@ def test_a_pruned_run_is_not_found(any_site):
     assert any_site.get(f"/runs/{run.id}").status_code == 404
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "/timeline"), ("POST", "/cancel"), ("POST", "/redrive")])
+def test_a_run_that_is_pruned_under_the_client_is_not_found(open_site, method, path):
+    def prune(request, run):
+        site.shop.sql("DELETE FROM task_run")
+        return True
+
+    site = open_site({"authorize": prune})
+
+    assert site.request(method, f"/runs/{site.ship.apply((7,)).id}{path}").status_code == 404
+
+
 def test_a_run_of_another_namespace_is_not_found(open_site, sqlite_url):
     ours, other = open_site(url=sqlite_url), open_site(url=sqlite_url, guard_namespace="other")
     run = other.ship.apply((7,), **ACME)

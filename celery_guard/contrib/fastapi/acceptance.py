@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -27,7 +26,7 @@ from celery_guard.errors import (
     StoreUnavailable,
 )
 from celery_guard.flow.guard import guard_of
-from celery_guard.flow.result import get_run
+from celery_guard.flow.result import EagerRun
 
 __all__ = ["accept", "accepting"]
 
@@ -84,8 +83,7 @@ async def accept(
     if key is not None:
         wanted |= {"idempotency_key": key, "idempotency_scope": scope}
     try:
-        result = await _submitted(task, list(args), dict(kwargs or {}), session, wanted)
-        status = await in_thread(partial(_status, result))
+        result, status = await _submitted(task, list(args), dict(kwargs or {}), session, wanted)
     except Exception as error:
         problem = _problem(error)
         if problem is None:
@@ -115,22 +113,29 @@ def accepting(*, key_required: bool = False) -> dict[str, Any]:
     }
 
 
-async def _submitted(task: Any, args: Any, kwargs: Any, session: Any, options: Mapping[str, Any]) -> Any:
+async def _submitted(task: Any, args: Any, kwargs: Any, session: Any, options: Mapping[str, Any]) -> tuple[Any, State]:
+    """Submit, and say how the run is now. Nothing can fail any more once a new row is written."""
+
+    def here() -> tuple[Any, State]:
+        result = task.apply_async(args, kwargs, wait_for_broker=False, **options)
+        return result, _status(result)
+
     if session is None:
-        return await in_thread(lambda: task.apply_async(args, kwargs, wait_for_broker=False, **options))
+        return await in_thread(here)
     await in_thread(lambda: guard_of(task.app).database.store_id)  # asked once, and not from the event loop
     try:
-        return await task.submit_async(args, kwargs, session=session, **options)
+        result = await task.submit_async(args, kwargs, session=session, **options)
     except (DBAPIError, OSError) as error:
         raise StoreUnavailable(f"the session's database can't be reached: {error}") from error
+    return result, State.QUEUED if result.created else await in_thread(lambda: _status(result))
 
 
 def _status(result: Any) -> State:
     """Return how the run is; one of a transaction that has not committed yet can't be read, and is queued."""
-    if result.created:
+    if result.created and not isinstance(result, EagerRun):
         return State.QUEUED
     try:
-        return get_run(result.id, app=result.app).state
+        return result.run.state  # type: ignore[no-any-return]
     except RunNotFound:
         return State.QUEUED
 

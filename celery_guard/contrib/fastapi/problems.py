@@ -10,9 +10,9 @@ from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 
-from celery_guard.errors import StoreUnavailable
+from celery_guard.errors import RunNotFound, StoreUnavailable
 
-__all__ = ["RETRY_AFTER", "Problem", "ProblemRoute", "described", "problem_response", "unavailable"]
+__all__ = ["RETRY_AFTER", "Problem", "ProblemRoute", "described", "not_found", "problem_response", "unavailable"]
 
 _MEDIA_TYPE = "application/problem+json"
 
@@ -71,6 +71,11 @@ def unavailable() -> Problem:
     return Problem(503, "store_unavailable", detail, {"Retry-After": str(_OUTAGE)})
 
 
+def not_found() -> Problem:
+    """Return what a client hears of a run that is not there for it."""
+    return Problem(404, "run_not_found", "There is no such run: it never was, it was pruned, or it is not yours.")
+
+
 class ProblemRoute(APIRoute):
     """A route that answers with problem documents, whatever handlers its application has."""
 
@@ -83,6 +88,8 @@ class ProblemRoute(APIRoute):
                 return await inner(request)
             except Problem as problem:
                 return problem.response()
+            except RunNotFound:  # pruned a moment ago
+                return not_found().response()
             except StoreUnavailable:
                 return unavailable().response()
 

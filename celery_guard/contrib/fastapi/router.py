@@ -22,11 +22,11 @@ from celery_guard.contrib.fastapi.answers import (
 )
 from celery_guard.contrib.fastapi.paths import RUN, path_of
 from celery_guard.contrib.fastapi.places import in_thread
-from celery_guard.contrib.fastapi.problems import RETRY_AFTER, Problem, ProblemRoute, described
+from celery_guard.contrib.fastapi.problems import RETRY_AFTER, Problem, ProblemRoute, described, not_found
 from celery_guard.contrib.fastapi.trust import Anybody
 from celery_guard.core.idempotency import checked_key
 from celery_guard.core.states import State
-from celery_guard.errors import InvalidOption
+from celery_guard.errors import InvalidOption, RunNotFound
 from celery_guard.flow.cancel import cancel
 from celery_guard.flow.guard import guard_of
 from celery_guard.flow.redrive import redrive
@@ -117,8 +117,8 @@ class _Desk:
         await self._permitted(request, run_id)
         guard = guard_of(self.app)
         story = await in_thread(lambda: tell(run_id, guard.runs, ReportStore(guard.database, guard.settings.namespace)))
-        if story is None:  # pruned a moment ago
-            raise _not_found()
+        if story is None:
+            raise RunNotFound(f"no run has the id {run_id!r}")
         page = timeline(story, refresh_after=None if story.run.is_terminal else _REFRESH)
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
@@ -151,7 +151,7 @@ class _Desk:
         if isawaitable(verdict):
             verdict = await verdict
         if run is None or not verdict:
-            raise _not_found()
+            raise not_found()
         return run
 
     def _find(self, run_id: str) -> TaskRun | None:
@@ -166,10 +166,6 @@ class _Desk:
     def _answer(self, request: Request, run: TaskRun) -> Response:
         status = status_of(run, serializer=self.app.conf.result_serializer, result_url=self.result_url)
         return status_answer(request, run, status)
-
-
-def _not_found() -> Problem:
-    return Problem(404, "run_not_found", "There is no such run: it never was, it was pruned, or it is not yours.")
 
 
 _NOT_FOUND = {404: "There is no such run, or it is not the client's."}

@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 from celery_guard.core.decide import Finish
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import StoreUnavailable
-from celery_guard.store.database import Database
+from celery_guard.store.database import Database, RowLocked
 from celery_guard.store.migrations import migrate
 from celery_guard.store.runs import RunStore
 from tests.factories import a_fault, a_new_run
@@ -379,6 +379,25 @@ def test_a_pool_that_stays_full_is_unavailable(small):
 
     with all_taken(small), pytest.raises(StoreUnavailable, match=r"no connection .* became free"):
         runs.clock()
+
+
+def test_a_row_that_another_transaction_holds_is_waited_for_a_moment(postgres_url):
+    plain_url = postgres_url.replace("+psycopg2", "")
+    with closing(Database(postgres_url)) as database, closing(psycopg2.connect(plain_url)) as other:
+        runs = RunStore(database, NAMESPACE)
+        held = claimed(runs, "run-1")
+        submitted(runs, "run-2")
+        other.cursor().execute("SELECT id FROM task_run FOR UPDATE")
+
+        with pytest.raises(RowLocked, match="another transaction holds the run's row"):
+            runs.settle(held, retry_at(30))
+        with pytest.raises(RowLocked):
+            runs.finish_waiting("run-2", TOO_LATE, token="token-2")
+        other.rollback()
+
+        assert runs.settle(held, retry_at(30))
+        with database.connection() as connection:
+            assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "0"  # nothing is left behind
 
 
 def test_a_pool_that_is_full_before_the_schema_was_checked_is_unavailable(small):

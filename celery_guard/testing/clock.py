@@ -13,12 +13,14 @@ __all__ = ["Clock"]
 class Clock:
     """The clock by which runs wait, are late and are rescued. It stands still until the test moves it.
 
+    It shows whole milliseconds, rounded up: SQLite reckons in them.
+
     Args:
         now: where it starts: an aware moment; the real one, in whole seconds, by default.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
-        self._now = datetime.now(timezone.utc).replace(microsecond=0) if now is None else _utc(now)
+        self._now = datetime.now(timezone.utc).replace(microsecond=0) if now is None else _whole(_utc(now))
 
     def __call__(self) -> datetime:
         return self._now
@@ -35,11 +37,15 @@ class Clock:
         passed = by if isinstance(by, timedelta) else timedelta(seconds=by)
         if passed < timedelta(0):
             raise InvalidOption(f"a clock is moved forwards only, not by {by!r}")
-        self._now += passed
+        self._now = _whole(self._now + passed)
 
     def move_to(self, moment: datetime) -> None:
         """Let time pass until an aware moment; one that has passed already changes nothing."""
-        self._now = max(self._now, _utc(moment))
+        self._now = max(self._now, _whole(_utc(moment)))
+
+
+def _whole(moment: datetime) -> datetime:
+    return moment + timedelta(microseconds=-moment.microsecond % 1_000)
 
 
 def _utc(moment: datetime) -> datetime:

@@ -21,7 +21,7 @@ class Ticking(Clock):
     """The test's clock, which never shows the same moment twice: then rows have an order."""
 
     def __call__(self) -> datetime:
-        self.advance(timedelta(microseconds=1))
+        self.advance(timedelta(milliseconds=1))
         return super().__call__()
 
 

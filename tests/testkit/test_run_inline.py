@@ -212,6 +212,25 @@ def test_a_clock_can_be_moved_to_a_moment(guard_kit):
     assert guard_kit.clock() == moment
 
 
+@pytest.mark.parametrize("by", [0.0005, timedelta(microseconds=999), 0.001], ids=str)
+def test_a_clock_shows_whole_milliseconds(guard_kit, by):
+    before = guard_kit.clock()
+
+    guard_kit.clock.advance(by)
+
+    assert guard_kit.clock() == before + timedelta(milliseconds=1)
+
+
+def test_a_key_starts_anew_at_the_very_moment_of_an_ending(guard_kit, guard_app):
+    @guard_app.task(max_attempts=2, idempotency_key="once", idempotency_rerun_after={"dead"})
+    def fail() -> None:
+        raise RetryableError("busy", retry_after=1 / 3)
+
+    first = guard_kit.run_inline(fail.delay())
+
+    assert guard_kit.run_inline(fail.delay()).redrive_of == first.id
+
+
 @pytest.mark.parametrize("moment", [datetime(2026, 1, 1), "tomorrow"], ids=["naive", "text"])
 def test_a_moment_without_a_zone_is_refused(guard_kit, moment):
     with pytest.raises(InvalidOption, match="moment must"):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ POSTGRES_SETTINGS = {
 @contextmanager
 def servers(folder: Path) -> Iterator[tuple[str, str]]:
     """Give the URLs of a PostgreSQL database and of a Redis server, both for us alone."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # never leave a server behind
     with ExitStack() as stack:
         postgres = os.environ.get("GUARD_BENCH_POSTGRES_URL") or stack.enter_context(_postgres(folder))
         redis = os.environ.get("GUARD_BENCH_REDIS_URL") or stack.enter_context(_redis(folder))

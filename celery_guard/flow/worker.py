@@ -25,6 +25,7 @@ from celery_guard.flow.inhand import Stopper, copy_of, guarded_requests, reserve
 from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
+from celery_guard.flow.timers import forget_cancelled
 from celery_guard.observe.events import TaskEvent
 from celery_guard.observe.logs import logger
 from celery_guard.store.database import RowLocked
@@ -42,6 +43,9 @@ FORK_PATIENCE = 1.0
 #: How often old runs of one terminal state are pruned, in seconds.
 PRUNE_EVERY = 15.0
 
+#: How often the time limits of bodies that have ended are forgotten, in seconds.
+FORGET_EVERY = 20.0
+
 #: How long a beat may take that tells the database's clock well.
 _PROMPT = timedelta(seconds=0.1)
 
@@ -51,11 +55,19 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     name = "celery_guard"
 
+    _forgetting: Any = None
+
     def include(self, parent: Any) -> bool:
         """Take the first place among the steps: they start in order and stop in reverse."""
         self.obj = Keeper(guard_of(parent.app), parent)
         parent.steps.insert(0, self)
         return True
+
+    def register_with_event_loop(self, parent: Any, hub: Any) -> None:
+        """Keep the loop's timer as small as what is running; called again when the consumer restarts."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = hub.call_repeatedly(FORGET_EVERY, forget_cancelled, hub.timer)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_the_sdist_holds_all_that_its_tests_and_docs_need(distributions: Path) -
     with tarfile.open(found) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
 
-    wanted = our_files("celery_guard", "docs", "example_project", "tests")
+    wanted = our_files("benchmarks", "celery_guard", "docs", "example_project", "tests")
     tops = set("CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md README.ru.md SECURITY.md setup.cfg".split())
     assert wanted | tops <= names
     assert not [name for name in names if name.endswith(".pyc")]

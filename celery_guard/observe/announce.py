@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from celery_guard import signals
@@ -33,8 +34,9 @@ def announce(
     for tell in watchers:
         try:
             tell()
-        except Exception:  # handlers and receivers are users' code
-            logger.exception("%s[%s] a watcher failed", transition.type, transition.run_id)
+        except Exception:  # handlers and receivers are users' code; it may be the logging that is broken
+            with suppress(Exception):
+                logger.exception("%s[%s] a watcher failed", transition.type, transition.run_id)
 
 
 def _send_event(transition: Transition, send_event: Callable[[TaskEvent], None]) -> None:

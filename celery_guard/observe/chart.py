@@ -130,7 +130,7 @@ def _told(one: Chapter) -> str:
         one.rule and f"rule {one.rule}",
         one.fault[:500],
         f"on {one.place}" if one.place else "",
-        f"{spell(one.left)} left to the deadline",
+        f"{spell(-one.left)} after the deadline" if one.left.total_seconds() < 0 else f"{spell(one.left)} left",
     )
     return "\n".join(line for line in lines if line)
 

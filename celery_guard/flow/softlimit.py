@@ -1,7 +1,9 @@
 """Celery's soft time limit reaches the body, and nothing but the body.
 
-The signal can arrive after the body has returned: in our own statement, or while Celery submits the next task of a
-chain. So it is held back in a prefork child except while a body runs.
+The signal can arrive before the body, while the run is claimed, or after it has returned: in our own statement, or
+while Celery submits the next task of a chain. So in a prefork child its handler raises only while a body runs. Masking
+the signal would not do: it would be delivered to any thread that a body has started, and Python runs its handler in
+the main thread all the same.
 """
 
 from __future__ import annotations
@@ -13,11 +15,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from billiard.pool import soft_timeout_sighandler
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_postrun
 
 __all__ = ["calls", "hold_back", "let_through", "reaches_here"]
 
 _SIGNAL: Any = getattr(signal, "SIGUSR1", None)
+
+#: Whether the signal came while it was held back.
+_came = False
+
+
+def _hold(number: int, frame: Any) -> None:
+    global _came
+    _came = True
 
 
 def reaches_here() -> bool:
@@ -25,27 +36,30 @@ def reaches_here() -> bool:
     return (
         _SIGNAL is not None
         and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(_SIGNAL) is soft_timeout_sighandler
+        and signal.getsignal(_SIGNAL) in (soft_timeout_sighandler, _hold)
     )
 
 
 def hold_back() -> None:
     """Keep the signal waiting from now on, until the tracer is done with the task."""
+    global _came
     if reaches_here():
         task_postrun.connect(_release, dispatch_uid="celery_guard.softlimit")
-        signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
+        _came = False
+        signal.signal(_SIGNAL, _hold)
 
 
 def let_through(body: Callable[[], Any]) -> Any:
-    """Run a body with the signal let through; what was left over from before is dropped first."""
+    """Run a body with the signal let through; one that came while the run was being claimed is raised at once."""
     if not reaches_here():
         return body()
-    _drop_leftovers()
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {_SIGNAL})
+        signal.signal(_SIGNAL, soft_timeout_sighandler)
+        if _came:
+            raise SoftTimeLimitExceeded
         return body()
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
+        signal.signal(_SIGNAL, _hold)
 
 
 @contextmanager
@@ -61,16 +75,10 @@ def calls(stop: Callable[[], None]) -> Iterator[bool]:
     try:
         yield True
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
-        signal.signal(_SIGNAL, soft_timeout_sighandler)
+        signal.signal(_SIGNAL, _hold)
 
 
 def _release(**_: Any) -> None:
+    """Let the signal through to whatever this process does next."""
     if reaches_here():
-        _drop_leftovers()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {_SIGNAL})
-
-
-def _drop_leftovers() -> None:
-    while _SIGNAL in signal.sigpending():
-        signal.sigwait({_SIGNAL})
+        signal.signal(_SIGNAL, soft_timeout_sighandler)

@@ -76,7 +76,8 @@ def test_two_hundred_runs_end_as_they_should_and_leave_nothing_behind(stage, tas
     known = {run_id for results in mixed.values() for run_id in ids(results)}
     began = [trace for trace in stage.traces("found") if trace["run"] in known]
     assert len(known) == 200
-    assert len(began) == 110 + 10 + 80 + 30 + 15 + 10 + 10
+    # Ten were put off, 40 and 5 repeated; a soft limit may come before the body begins.
+    assert 110 + 10 + 2 * 40 + 30 + 3 * 5 + 2 * 5 <= len(began) <= 265
     assert [trace for trace in began if trace["others"] or trace["crumb"] or trace["handler"]] == []
     assert len({trace["loop"] for trace in began}) <= PLACES
     assert all(trace["of"] == trace["run"] for trace in stage.traces("child ended"))

@@ -151,7 +151,7 @@ class GuardCollector(Collector):
             yield _family(name, *{**{(type_,): 0 for type_ in tasks}, **times}.items())
 
     def _due(self, now: datetime) -> Metric:
-        return _family("celery_guard_due_age_seconds", ((), _age(now, self.tallies.due_since())))
+        return _family("celery_guard_due_age_seconds", ((), _age(now, self.tallies.due_since(now))))
 
 
 def _family(name: str, *samples: tuple[tuple[str, ...], float]) -> Metric:

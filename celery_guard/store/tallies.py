@@ -117,9 +117,9 @@ class TallyStore:
             for type_, state, queue, waits, count, start, update, deadline, overdue in rows
         ]
 
-    def due_since(self) -> datetime | None:
+    def due_since(self, now: datetime) -> datetime | None:
         """Return since when the row waits that has waited longest for its message, through ``task_run_to_publish``."""
-        rows = self.database.execute(sql.DUE_SINCE, namespace=self.namespace).rows
+        rows = self.database.execute(sql.DUE_SINCE, namespace=self.namespace, until_at=now).rows
         return parse_moment(rows[0][0]) if rows else None
 
     def count(self, event: Unrecorded, types: Iterable[tuple[str, int]]) -> None:

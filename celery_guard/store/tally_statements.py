@@ -104,11 +104,12 @@ LIVE = Statement(
     )
 )
 
-#: Read since when the row waits that has waited longest for its message.
+#: Read since when the row waits that has waited longest for its message. A planner that knows the moment knows how few
+#: rows lie before it; else, on a large table, PostgreSQL compiles a plan for many.
 DUE_SINCE = Statement(
     lambda: (
         select(RUN.publish_at)
-        .where(IS_MINE, RUN.publish_at.is_not(None), RUN.publish_at <= now_for_scans())
+        .where(IS_MINE, RUN.publish_at.is_not(None), RUN.publish_at <= bindparam("until_at", type_=Moment()))
         .where(or_(RUN.owed, RUN.next_retry_at.is_not(None), RUN.publishes == literal_column("0")))
         .order_by(RUN.publish_at)
         .limit(literal_column("1"))

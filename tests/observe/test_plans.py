@@ -37,7 +37,7 @@ def full_of_faults(full):
         pytest.param(sql.ENDED, LATELY, {"task_run_ended", "task_attempt_pkey"}, id="ended"),
         pytest.param(sql.FAULTS, LATELY, {"task_attempt_recent", "task_run_pkey"}, id="faults"),
         pytest.param(sql.LIVE, {}, {"task_run_live"}, id="live"),
-        pytest.param(sql.DUE_SINCE, {}, {"task_run_to_publish"}, id="due_since"),
+        pytest.param(sql.DUE_SINCE, LATELY, {"task_run_to_publish"}, id="due_since"),
     ],
 )
 def test_a_scrape_uses_its_index(full_of_faults, statement, values, fitting):

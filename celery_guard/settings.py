@@ -143,6 +143,7 @@ class TaskSettings(BaseModel):
     deadline_grace: Duration = Field(timedelta(seconds=5), description=DURATION)
     on_worker_lost: OnWorkerLost = Field("retry", description="'retry' or 'fail'")
     retry_rate: Rate = Field(None, description="None or a rate such as '100/m' (s, m or h)")
+    concurrency: Count | None = Field(None, description=f"None or {COUNT}")
     message: Message = Field("full", description="'full' or 'reference'")
     idempotency_ttl: Duration = Field(timedelta(hours=24), description=DURATION)
     error_max_length: Count = Field(2_000, description=COUNT)

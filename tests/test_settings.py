@@ -108,6 +108,7 @@ def test_nothing_at_all_gives_the_documented_defaults():
             "deadline_grace": timedelta(seconds=5),
             "on_worker_lost": "retry",
             "retry_rate": None,
+            "concurrency": None,
             "message": "full",
             "idempotency_ttl": timedelta(hours=24),
             "error_max_length": 2_000,
@@ -154,6 +155,8 @@ def test_a_count_is_a_whole_number_of_at_least_one(name, given):
         ("on_worker_lost", "fail"),
         ("message", "full"),
         ("message", "reference"),
+        ("concurrency", None),
+        ("concurrency", 1),
         ("retry_rate", None),
         ("retry_rate", "100/m"),
         ("retry_rate", "1/s"),
@@ -236,6 +239,10 @@ def test_what_is_no_count_is_refused_with_key_value_and_what_is_accepted(name, g
         *(
             ("retry_rate", value, "None or a rate such as '100/m' (s, m or h)")
             for value in ("", "0/m", "100", "100/d", "1.5/s", "-1/s", 100, True, " 1/s", "1/s\n")
+        ),
+        *(
+            ("concurrency", value, "None or a whole number of at least 1 and at most 2147483647")
+            for value in (0, -1, True, "10", 2.0, [1], 2**31)
         ),
         *(("result_max_bytes", value, "a whole number of at least 0") for value in (-1, True, "64", 1.0, None)),
         *(("namespace", value, "text of 1 to 255 characters") for value in ("", "x" * 256, None, 7, ["shop"])),
@@ -433,6 +440,7 @@ def test_a_decorator_wins_over_a_class():
         ("deadline_grace", 1, timedelta(seconds=1)),
         ("on_worker_lost", "fail", "fail"),
         ("retry_rate", "5/s", "5/s"),
+        ("concurrency", 10, 10),
         ("message", "reference", "reference"),
         ("idempotency_ttl", 60, timedelta(minutes=1)),
         ("error_max_length", 10, 10),

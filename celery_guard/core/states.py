@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["ENDINGS", "LIVE", "MOVES", "TERMINAL", "Reason", "State", "can_move"]
+__all__ = ["ENDINGS", "LIVE", "MOVES", "TERMINAL", "Permit", "Reason", "State", "can_move"]
 
 
 class State(str, Enum):
@@ -32,6 +32,16 @@ class Reason(str, Enum):
     FAILED_DUE_MAX_ATTEMPTS = "failed_due_max_attempts"
     FAILED_DUE_WORKER_LOSS = "failed_due_worker_loss"
     CANCELLED = "cancelled"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Permit(str, Enum):
+    """Whether a run may run beside the others of its concurrency group."""
+
+    WANTED = "wanted"
+    GRANTED = "granted"
 
     def __str__(self) -> str:
         return self.value

@@ -17,11 +17,14 @@ from celery_guard.flow.context import CurrentRun, begin_tracing
 from celery_guard.flow.deliver import Delivery, deliver, is_foreign, mark_ending
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.held import Held
+from celery_guard.flow.permits import pass_on_permit
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
 from celery_guard.flow.submit import adopt
+from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import Transition
 from celery_guard.settings import TaskSettings
+from celery_guard.store.permits import MustWait
 from celery_guard.store.records import Claimed
 
 __all__ = ["execute"]
@@ -42,16 +45,25 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
     request, guard, settings = task.request, guard_of(task.app), task_settings(task)
     traced = begin_tracing(request)
     delivery = Delivery.of(request)
-    claimed = None if delivery.ticket else _claim(guard, task, delivery)
+    limit = None if request.is_eager else settings.concurrency
+    claimed = None if delivery.ticket else _claim(guard, task, delivery, limit)
     if claimed is None and is_foreign(guard, delivery):
         adopt(task, request)
-        claimed = _claim(guard, task, delivery)
+        claimed = _claim(guard, task, delivery, limit)
     if claimed is None:
         return deliver(guard, task, request, delivery)
     attempt = _attempt(task, guard, settings, request, claimed)
     traced.run = attempt.run
     guard.announce(Transition.started(task.name, claimed.claim, claimed.meta))
     executed = execute_body(attempt, body, before_start, args, kwargs)
+    try:
+        return _end(attempt, executed)
+    finally:
+        if limit is not None:
+            pass_on_permit(guard, request.id, limit)
+
+
+def _end(attempt: Attempt, executed: Executed) -> Any:
     if attempt.held.completed is not None and patiently(attempt.held.is_completed):
         return _completed(attempt, attempt.held.completed[0])
     if attempt.held.vacated and isinstance(executed.error, Ignore):
@@ -59,18 +71,19 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
     return _speak(_settle(attempt, executed), executed)
 
 
-def _claim(guard: Guard, task: Any, delivery: Delivery) -> Claimed | None:
+def _claim(guard: Guard, task: Any, delivery: Delivery, limit: int | None) -> Claimed | None:
     def claim() -> Claimed | None:
-        return guard.runs.claim(
-            delivery.run_id,
-            delivery.token,
-            worker_id=delivery.worker_id,
-            fingerprint=delivery.fingerprint,
-            type_=task.name,
-        )
+        run_id, token = delivery.run_id, delivery.token
+        how: Any = {"worker_id": delivery.worker_id, "fingerprint": delivery.fingerprint, "type_": task.name}
+        if limit is None:
+            return guard.runs.claim(run_id, token, **how)
+        return guard.permits.claim(run_id, token, limit=limit, **how)
 
     try:
         return patiently(claim, CLAIM_PATIENCE)  # type: ignore[no-any-return]
+    except MustWait as wait:
+        logger.info("%s[%s] waits for a permit", task.name, delivery.run_id)
+        raise Ignore(str(wait)) from None
     except StoreUnavailable as away:
         raise Reject(away, requeue=True) from away
 

@@ -109,7 +109,7 @@ def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None
             delivery.run_id,
         )
         raise Ignore("the run has no row")
-    if run.state is not State.QUEUED or run.next_retry_at is not None:
+    if run.state is not State.QUEUED or run.next_retry_at is not None or run.waits_for_permit:
         raise _dropped(guard, task, f"a copy of a run that is {run.state}")
     finish = _dead(guard, run)
     ended = guard.runs.finish_waiting(run.id, finish, token=delivery.token) if finish else None

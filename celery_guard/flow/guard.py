@@ -21,6 +21,7 @@ from celery_guard.observe.transitions import Transition
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, TaskSettings
 from celery_guard.store.database import Database
 from celery_guard.store.effects import EffectStore
+from celery_guard.store.permits import PermitStore
 from celery_guard.store.rates import RateStore
 from celery_guard.store.runs import RunStore
 from celery_guard.store.tallies import TallyStore, Unrecorded
@@ -87,6 +88,11 @@ class Guard:
     def rates(self) -> RateStore:
         """The retry slots of tasks whose retries are limited."""
         return RateStore(self.database, self.settings.namespace)
+
+    @cached_property
+    def permits(self) -> PermitStore:
+        """The permits of tasks whose concurrency is limited."""
+        return PermitStore(self.database, self.settings.namespace)
 
     @cached_property
     def workers(self) -> WorkerStore:

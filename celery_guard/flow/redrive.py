@@ -73,6 +73,7 @@ def _again(app: Any, old: TaskRun) -> NewRun:
         parent_id=old.parent_id,
         root_id=old.root_id,
         redrive_of=old.id,
+        concurrency_group=old.concurrency_group,
         meta=codec.encode(old.meta, "json") if old.meta else None,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from celery_guard.core.decide import Cancelled, Finish, Lost, Outcome, Settlement
 from celery_guard.core.states import Reason, State
 from celery_guard.flow.guard import Guard, task_settings
+from celery_guard.flow.permits import free_permit
 from celery_guard.flow.settle import lost_fault, settle
 from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import MadeBy, Transition
@@ -148,7 +149,7 @@ def end_unless_locked(guard: Guard, row: Running, outcome: Outcome) -> bool:
 def settle_from_outside(guard: Guard, row: Running, outcome: Outcome, *, made_by: MadeBy) -> Settlement | None:
     """End an attempt in the place of its holder, who is told by the changed token that it is no longer his."""
     task = guard.app.tasks.get(row.type)
-    return settle(
+    settlement = settle(
         guard,
         row.type,
         task_settings(task) if task is not None else guard.settings.task,
@@ -161,6 +162,9 @@ def settle_from_outside(guard: Guard, row: Running, outcome: Outcome, *, made_by
         lease=0.0,
         successor=secrets.token_hex(8),
     )
+    if settlement is not None:
+        free_permit(guard, row.type, row.claim.run_id)
+    return settlement
 
 
 def settle_for_child(
@@ -181,20 +185,9 @@ def settle_for_child(
     if claimed is None:
         guard.runs.tell_soon(run_id, token)  # it was settled, and its child may not have told Celery
         return None
-    settings = task_settings(task)
-    return settle(
-        guard,
-        task.name,
-        settings,
-        claimed.claim,
-        outcome,
-        now=claimed.now,
-        meta=claimed.meta,
-        made_by="canceller" if isinstance(outcome, Cancelled) else "worker",
-        owed=True,
-        lease=0.0,
-        successor=secrets.token_hex(8),  # the child must not take this ending for its own
-    )
+    row = Running(claimed.claim, task.name, claimed.now, claimed.meta)
+    made_by: MadeBy = "canceller" if isinstance(outcome, Cancelled) else "worker"
+    return settle_from_outside(guard, row, outcome, made_by=made_by)
 
 
 def _never_claimed(guard: Guard, run_id: str, attempts_before: int | None) -> bool:

@@ -35,6 +35,7 @@ from celery_guard.flow.traces import TRACE, current_trace
 from celery_guard.flow.wishes import (
     Asked,
     canonical_fingerprint,
+    concurrency_group_of,
     deadline_of,
     delay_of,
     key_of,
@@ -122,6 +123,7 @@ def draft(
     serializer = kept.setdefault("serializer", task.serializer or app.conf.task_serializer)
     payload = codec.encode_arguments(task, args, kwargs, serializer)
     scope, key = key_of(task, asked, args, kwargs) if asked is not _NOTHING else (None, None)
+    group = concurrency_group_of(task, args, kwargs) if asked is not _NOTHING else None
     run = NewRun(
         id=_checked_id(task_id) if task_id is not None else new_run_id(),
         namespace=guard_of(app).settings.namespace,
@@ -140,6 +142,7 @@ def draft(
         parent_id=kept.get("parent_id"),
         root_id=kept.get("root_id"),
         meta=meta_of(asked, ancestor),
+        concurrency_group=group,
         **_publishing(publishing),
     )
     return Draft(task, run, args, kwargs, kept, transient, has_own_id=task_id is not None)

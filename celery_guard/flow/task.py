@@ -16,6 +16,7 @@ from celery_guard.errors import StoreUnavailable
 from celery_guard.flow.binding import FIXED, ask_for_answers, is_guarded, is_last_call, put_under_guard
 from celery_guard.flow.context import ancestor_of, tracing
 from celery_guard.flow.guard import guard_of, task_settings
+from celery_guard.flow.permits import check_concurrency_key
 from celery_guard.flow.publish import HEADER, message_header
 from celery_guard.flow.replace import hand_over_row
 from celery_guard.flow.result import EagerRun, GuardedResult
@@ -71,6 +72,10 @@ class GuardedTask(Task):  # type: ignore[misc]
     idempotency_scope: ClassVar[str | Callable[..., str | None] | None] = None
     #: After which endings a key starts a new run: any of ``failed``, ``dead``, ``cancelled``.
     idempotency_rerun_after: ClassVar[frozenset[str]] = frozenset()
+    #: How many runs of this task may be running at once, over all workers; the others wait in their rows.
+    concurrency: ClassVar[int | None] = None
+    #: Of which runs ``concurrency`` is the limit: those with the same key, made like an idempotency key.
+    concurrency_key: ClassVar[str | Callable[..., str] | None] = None
     #: Whether the work must not be done twice; ``celery guard check`` then asks for an idempotency key.
     critical: ClassVar[bool] = False
     #: Exceptions that a repeat may help against.
@@ -99,6 +104,7 @@ class GuardedTask(Task):  # type: ignore[misc]
         for name, (value, _) in FIXED.items():
             setattr(cls, name, value)
         task_settings(cls)
+        check_concurrency_key(cls)
         ask_for_answers(app)
         app.steps["worker"].add(GuardStep)
         return bound

@@ -22,6 +22,7 @@ __all__ = [
     "Asked",
     "Delay",
     "canonical_fingerprint",
+    "concurrency_group_of",
     "deadline_of",
     "delay_of",
     "key_of",
@@ -106,6 +107,16 @@ def key_of(task: Any, asked: Asked, args: list[Any], kwargs: dict[str, Any]) -> 
         scope = _made(task, "idempotency_scope", args, kwargs)
     try:
         return checked_key(task.name if scope is None else scope, "idempotency_scope"), checked_key(key)
+    except ValueError as error:
+        raise InvalidOption(f"{task.name}: {error}") from None
+
+
+def concurrency_group_of(task: Any, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+    """Return which runs a submission shares a limit with; None: with all of its task, or there is no limit."""
+    if getattr(type(task), "concurrency_key", None) is None:
+        return None
+    try:
+        return f"{task.name}:{checked_key(_made(task, 'concurrency_key', args, kwargs), 'concurrency_key')}"
     except ValueError as error:
         raise InvalidOption(f"{task.name}: {error}") from None
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from celery_guard.flow.dispatch import Dispatcher
 from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.flow.herald import Herald
 from celery_guard.flow.inhand import Stopper, copy_of, guarded_requests, reserved_ids
+from celery_guard.flow.permits import grant_what_is_free
 from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
@@ -116,6 +118,7 @@ class Keeper:
             Duty(sweeper.waiting, tick),
             Duty(sweeper.running, tick),
             Duty(sweeper.followers, 2 * tick),
+            Duty(partial(grant_what_is_free, self.guard), beat),
             Duty(self._rescue, min(beat, settings.rescue_after.total_seconds() / 4)),
             Duty(self._audit, beat),
             Duty(self._look_for_lost, beat),

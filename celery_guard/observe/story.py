@@ -101,7 +101,9 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
     yield "deadline", f"{stamp(run.deadline_at)}, {_left(run, life)}"
     if run.next_retry_at is not None and not run.is_terminal:
         yield "next attempt", f"{stamp(run.next_retry_at)}, in {spell(run.next_retry_at - life.now)}"
-    if run.state is State.QUEUED and run.next_retry_at is None:
+    if run.waits_for_permit:
+        yield "waits", f"for a permit: as many runs of {run.concurrency_group} are running as may"
+    elif run.state is State.QUEUED and run.next_retry_at is None:
         yield "waits", f"for a worker; published {life.publishes} times"
     yield "owed", "Celery is not told the ending yet" if run.owed else ""
     yield "error", f"{run.last_error} ({run.error_category})"[:SHOWN] if run.last_error else ""
@@ -113,7 +115,9 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
 
 
 def said_reason(run: TaskRun) -> str:
-    """Return the terminal reason where it says more than the state."""
+    """Return the terminal reason where it says more than the state, or what a queued run waits for."""
+    if run.waits_for_permit:
+        return "waiting for a permit"
     return run.terminal_reason.value if run.terminal_reason and run.terminal_reason.value != run.state.value else ""
 
 

@@ -23,7 +23,7 @@ RUN = task_run.c
 #: What is taken from each row as it is.
 _GIVEN = (
     "id namespace type queue payload options max_attempts idempotency_scope idempotency_key fingerprint parent_id"
-    " root_id redrive_of same_as meta"
+    " root_id redrive_of same_as meta concurrency_group"
 ).split()
 _MOMENTS = ("deadline_at", "delay_until")
 _SECONDS = ("deadline_after", "delay_for", "lease")

@@ -97,6 +97,13 @@ class Database:
 
         return self._repeating(work)
 
+    def execute_behind(self, lock: Statement, statement: Statement, **values: Any) -> Done:
+        """Run one statement while a lock is held, in one round trip. SQLite has one writer at a time without it."""
+        if self.is_sqlite:
+            return self.execute(statement, **values)
+        self._check_schema()
+        return self._repeating(lambda _, cursor: self._run(cursor, statement, values, lock=lock))
+
     def execute_together(self, *work: tuple[Statement, Mapping[str, Any]]) -> Done:
         """Run statements in one transaction, the rest only where the first touched a row; the answer is the first's."""
         self._check_schema()
@@ -198,8 +205,13 @@ class Database:
             raise SchemaMismatch(_NO_TABLES) from error
         raise error
 
-    def _run(self, cursor: Any, statement: Statement, values: Mapping[str, Any]) -> tuple[list[Row], int]:
+    def _run(
+        self, cursor: Any, statement: Statement, values: Mapping[str, Any], *, lock: Statement | None = None
+    ) -> tuple[list[Row], int]:
         sql, constants = statement.compiled(self.engine)
+        if lock is not None:  # both are one transaction, in which the statement sees what was committed before the lock
+            taking, more = lock.compiled(self.engine)
+            sql, constants = f"{taking}; {sql}", {**more, **constants}
         given = self._given(constants, values)
         if self.is_sqlite:
             given = {name: _for_sqlite(value) for name, value in given.items()}
@@ -324,7 +336,7 @@ _POSTGRESQL = {
 
 
 def _prepare_postgresql(connection: Any, record: Any) -> None:
-    connection.autocommit = True
+    connection.set_session(isolation_level="READ COMMITTED", autocommit=True)  # whatever the database's default is
 
 
 _SQLITE_PATIENCE = 15  # seconds that a connection waits for another one's lock

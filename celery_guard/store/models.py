@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from celery_guard.core.faults import Category
-from celery_guard.core.states import ENDINGS, TERMINAL, State
+from celery_guard.core.states import ENDINGS, TERMINAL, Permit, State
 from celery_guard.store.sql import Moment
 
 __all__ = [
@@ -92,10 +92,13 @@ task_run = Table(
     Column("same_as", String(255)),
     Column("snoozes", Integer, nullable=False, server_default=text("0")),
     Column("meta", Text),
+    Column("concurrency_group", String(511)),
+    Column("permit", String(8)),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_each_ending_has_its_reason(), name="ending"),
     CheckConstraint("attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="attempt"),
     CheckConstraint(_one_of("error_category", Category), name="error_category"),
+    CheckConstraint(_one_of("permit", Permit), name="permit"),
     # the dispatcher: rows to publish, earliest first
     Index("task_run_to_publish", "namespace", "publish_at", postgresql_where=text("publish_at IS NOT NULL")),
     # rescue, audit: what a worker runs
@@ -112,6 +115,15 @@ task_run = Table(
         "task_run_follows",
         "namespace",
         postgresql_where=text("state IN ('queued', 'retrying', 'running') AND same_as IS NOT NULL"),
+    ),
+    # permits: who holds one of a group, and who waits for one, oldest first
+    Index(
+        "task_run_permits",
+        "namespace",
+        "concurrency_group",
+        "permit",
+        "created_at",
+        postgresql_where=text("permit IS NOT NULL AND state IN ('queued', 'running')"),
     ),
     # pruning: ended rows by age
     Index("task_run_ended", "namespace", "state", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),

@@ -57,6 +57,10 @@ class TaskRun:
     snoozes: int
     owed: bool
     meta: dict[str, Any]
+    #: Whose concurrency limit it shares; None: no limit was met.
+    concurrency_group: str | None = None
+    #: Whether it waits, without a due moment, until fewer runs of that group are running.
+    waits_for_permit: bool = False
     encoded_result: str | None = field(default=None, repr=False)
     attempts: tuple[Attempt, ...] = field(default=(), repr=False)
 
@@ -91,6 +95,7 @@ class NewRun:
     redrive_of: str | None = None
     same_as: str | None = None
     meta: str | None = None
+    concurrency_group: str | None = None
 
 
 @dataclass(frozen=True)

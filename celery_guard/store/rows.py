@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_guard.core.decide import Claim, Finish
 from celery_guard.core.faults import Category
-from celery_guard.core.states import Reason, State
+from celery_guard.core.states import Permit, Reason, State
 from celery_guard.store import statements as sql
 from celery_guard.store.database import parse_moment
 from celery_guard.store.records import Attempt, Claimed, Due, Ended, Running, TaskRun
@@ -88,6 +88,9 @@ def to_task_run(row: Any, attempts: tuple[Attempt, ...]) -> TaskRun:
     values["state"] = State(values["state"])
     values["terminal_reason"] = Reason(values["terminal_reason"]) if values["terminal_reason"] else None
     values["error_category"] = Category(values["error_category"]) if values["error_category"] else None
+    values["waits_for_permit"] = values.pop("permit") == Permit.WANTED and values["state"] is State.QUEUED
+    if values["waits_for_permit"]:
+        values["next_retry_at"] = None
     values["meta"] = json.loads(values["meta"]) if values["meta"] else {}
     values["owed"] = bool(values["owed"])
     return TaskRun(encoded_result=values.pop("result"), attempts=attempts, **values)

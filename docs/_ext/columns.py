@@ -41,6 +41,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "same_as": "the run with the same key whose ending this member of a canvas takes over",
         "snoozes": "how often the body asked to be put off",
         "meta": "the caller's correlation data, JSON of at most 4 096 bytes",
+        "concurrency_group": "the runs that share its limit: the task's name, and behind a colon the `concurrency_key`",
+        "permit": "whether it wants to run beside the others of its group, or may",
     },
     "task_attempt": {
         "run_id": "the run",

@@ -38,7 +38,7 @@ class Scene:
     """An app module imported here with a configuration, which workers started from here get too.
 
     Args:
-        module: an app module below ``tests.acceptance.apps``.
+        module: an app module, by its dotted name or below ``tests.acceptance.apps``.
         conf: the Celery configuration.
         folder: where traces and gates lie.
         start_worker: the fixture ``worker``.
@@ -53,7 +53,7 @@ class Scene:
         start_worker: Callable[..., WorkerProcess],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        self.module = f"tests.acceptance.apps.{module}"
+        self.module = module if "." in module else f"tests.acceptance.apps.{module}"
         self.folder = folder
         self._start_worker = start_worker
         monkeypatch.setenv(CONF, json.dumps({**BRISK, **conf}))

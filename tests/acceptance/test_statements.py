@@ -57,6 +57,20 @@ def test_a_run_takes_exactly_three_statements_and_no_transaction(life, postgres)
     assert _statements(postgres, result.id) == ["INSERT INTO", "UPDATE task_run", "UPDATE task_run"]
 
 
+def test_a_run_with_a_concurrency_limit_takes_one_round_trip_more(life, postgres):
+    life.worker(concurrency=1)
+    life.ends(*(life.tasks.succeed_alone.delay(number).id for number in range(3)))
+    postgres.execute(MARK)
+
+    result = life.tasks.succeed_alone.delay("counted")
+
+    assert AsyncResult(result.id, app=life.app).get(timeout=30) == "counted"
+    submitted, claimed, settled, granted = _statements(postgres, result.id)  # the lock is part of two of them
+    assert (submitted, settled) == ("INSERT INTO", "UPDATE task_run")
+    assert claimed.startswith("SELECT pg_advisory_xact_lock(")
+    assert granted.startswith("SELECT pg_advisory_xact_lock(")
+
+
 def test_a_run_with_a_link_takes_one_statement_more(life, postgres):
     life.worker(concurrency=1)
     life.ends(*(life.tasks.succeed.delay(number).id for number in range(3)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_guard.store.permits import MustWait
+
 
 def lines(shop, run_id, *words):
     return shop.run("show", run_id, *words).stdout
@@ -87,6 +89,23 @@ def test_a_run_without_attempts_has_a_short_story(any_shop):
 
     assert any_shop.json("show", run_id)["attempts"] == []
     assert "for a worker" in lines(any_shop, run_id)
+
+
+def test_a_run_without_a_permit_shows_what_it_waits_for(any_shop):
+    guard = any_shop.guard
+    first, second = any_shop.submit("add", 1, 2), any_shop.submit("add", 3, 4)
+    how = {"limit": 1, "worker_id": "boot-1", "fingerprint": None, "type_": "shop.add"}
+    guard.permits.claim(first, "token-1", **how)
+    with pytest.raises(MustWait):
+        guard.permits.claim(second, "token-2", **how)
+
+    text, story = lines(any_shop, second), any_shop.json("show", second)
+
+    assert "queued: waiting for a permit" in text
+    assert "for a permit: as many runs of shop.add are running as may" in text
+    assert "next attempt" not in text
+    assert (story["waits_for_permit"], story["concurrency_group"], story["next_retry_at"]) == (True, "shop.add", None)
+    assert "waiting for a permit" in any_shop.run("runs").stdout
 
 
 def test_tracebacks_are_shown_when_asked(any_shop):

@@ -14,7 +14,7 @@ from celery_guard.store.models import task_run
 from tests.infra import servers
 from tests.store.lives import NAMESPACE
 
-ENDED, LIVE = 50_000, 300
+ENDED, LIVE, LIMITED = 50_000, 300, 400
 
 #: Rows that are published and unclaimed are few in both; either will do.
 PUBLISHED = {"task_run_to_publish", "task_run_live"}
@@ -32,6 +32,15 @@ SELECT 'live-' || n, '{NAMESPACE}', 'shop.send', 'celery', '[[], {{}}]', '{{}}',
     CASE n % 3 WHEN 1 THEN at END, CASE WHEN n % 3 < 2 THEN at END, n % 2, false, 'worker-' || n % 50, '1:abc', at, at,
     NULL
 FROM (SELECT n, clock_timestamp() AS at FROM generate_series(1, {LIVE}) AS n) AS moments;
+
+INSERT INTO task_run (
+    id, namespace, type, queue, payload, options, state, attempt, max_attempts, deadline_at, next_retry_at, worker_id,
+    fingerprint, created_at, updated_at, concurrency_group, permit)
+SELECT 'limited-' || n, '{NAMESPACE}', 'shop.pack', 'celery', '[[], {{}}]', '{{}}',
+    CASE WHEN n % 2 = 0 THEN 'running' ELSE 'queued' END, 0, 5, at + n * interval '1 minute',
+    CASE WHEN n % 2 = 1 THEN at END, CASE WHEN n % 2 = 0 THEN 'worker-' || n % 50 END, '1:abc', at, at,
+    'shop.pack:' || n % 20, CASE WHEN n % 2 = 0 THEN 'granted' ELSE 'wanted' END
+FROM (SELECT n, clock_timestamp() AS at FROM generate_series(1, {LIMITED}) AS n) AS moments;
 
 INSERT INTO task_worker (id, namespace, host, pid, started_at, beat, beat_at, reserved, stopped_at)
 SELECT 'worker-' || n, '{NAMESPACE}', 'here', 1, now(), 1, now(), '[]', CASE WHEN n > 5 THEN now() END
@@ -95,6 +104,7 @@ def _indexes(node: dict[str, object]) -> Iterator[str]:
             {"task_run_ended"},
             id="prunable",
         ),
+        pytest.param(sql.GROUPS_THAT_WAIT, {"kept": -15.0}, {"task_run_permits"}, id="groups_that_wait"),
         pytest.param(workers._ALIVE, {}, {"task_worker_alive"}, id="alive"),
     ],
 )
@@ -117,6 +127,23 @@ def test_a_periodic_statement_uses_its_index(full, statement, values, fitting):
 )
 def test_a_statement_of_the_hot_path_uses_the_primary_key_alone(full, statement, values):
     assert indexes(full, statement, id="live-1", **values) == {"task_run_pkey"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"),
+    [
+        pytest.param(
+            sql.CLAIM_WITH_PERMIT,
+            {"token": "t", "worker_id": "w", "fingerprint": None, "type": None, "concurrency_group": "shop.pack"},
+            id="claim",
+        ),
+        pytest.param(sql.GRANT, {"lease": 20.0}, id="grant"),
+    ],
+)
+def test_permits_are_counted_through_their_index(full, statement, values):
+    used = indexes(full, statement, id="limited-1000", namespace=NAMESPACE, limit=5, kept=-15.0, **values)
+
+    assert used == {"task_run_pkey", "task_run_permits"}
 
 
 def test_a_key_is_looked_up_through_its_index(full):

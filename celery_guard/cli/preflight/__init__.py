@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     Check("broad rules", "Does a rule name all errors at once?", tasks.broad_rules),
     Check("jitter", "Are retries spread?", tasks.jitter),
     Check("retry rate", "Does a limited retry rate leave room before the deadline?", tasks.retry_rate),
+    Check("concurrency", "How many runs of a task may be running at once?", tasks.concurrency),
     Check("time limits", "Do time limits lie within the deadline?", tasks.time_limits),
     Check("hung calls", "Can a call that hangs hold its slot for long?", tasks.hung_calls),
     Check("timeouts inside", "Do bodies limit the calls they make?", tasks.timeouts_inside),

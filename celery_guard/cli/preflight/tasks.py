@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from datetime import timedelta
+from string import Formatter
 from typing import Any
 
 from celery_guard.cli.preflight.finding import Finding, fail, guarded_tasks, ok, per_task, warn
@@ -18,6 +19,7 @@ __all__ = [
     "broad_rules",
     "checked",
     "classification",
+    "concurrency",
     "deadlines",
     "guarded",
     "hard_limit",
@@ -146,6 +148,22 @@ def retry_rate(task: Any, settings: TaskSettings) -> Finding:
             "raise the rate or the deadline",
         )
     return ok(f"at most {settings.retry_rate} retries over all workers")
+
+
+@per_task
+def concurrency(task: Any, settings: TaskSettings) -> Finding:
+    """A key that is the same for all runs is none."""
+    key, limit = task.concurrency_key, settings.concurrency
+    if limit is None:
+        return ok("as many may run at once as there are workers for")
+    if key is None:
+        return ok(f"at most {limit} at once over all workers")
+    if isinstance(key, str) and all(name is None for _, name, _, _ in Formatter().parse(key)):
+        return warn(
+            f"concurrency_key={key!r} names no argument, so it is the same for all runs",
+            "name arguments in braces, such as 'tenant-{tenant_id}', or leave the key out",
+        )
+    return ok(f"at most {limit} at once for each concurrency_key")
 
 
 @per_task

@@ -36,6 +36,7 @@ from celery_guard.store.statements.ending import (
     TOLD,
 )
 from celery_guard.store.statements.parts import RUN, SNAPSHOT
+from celery_guard.store.statements.permits import CLAIM_WITH_PERMIT, GRANT, GROUPS_THAT_WAIT, LOCK_GROUP
 from celery_guard.store.statements.reading import FIND, HISTORY, PAYLOAD, RUNNING, RUNNING_ON
 from celery_guard.store.statements.submission import (
     CLOCK,
@@ -50,6 +51,7 @@ from celery_guard.store.statements.submission import (
 
 __all__ = [
     "CLAIM",
+    "CLAIM_WITH_PERMIT",
     "CLOCK",
     "DELETE_ATTEMPTS",
     "DELETE_EFFECTS",
@@ -60,8 +62,11 @@ __all__ = [
     "FINISH_WAITING",
     "FOLLOW",
     "FREE_KEY",
+    "GRANT",
+    "GROUPS_THAT_WAIT",
     "HELD",
     "HISTORY",
+    "LOCK_GROUP",
     "MOVE_IN",
     "OVERDUE",
     "PAYLOAD",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    and_,
     bindparam,
     case,
     func,
@@ -41,6 +42,7 @@ from celery_guard.store.statements.parts import (
 
 __all__ = [
     "CLAIM",
+    "CLAIMED_COLUMNS",
     "HELD",
     "REQUEUE",
     "REWRITE",
@@ -51,6 +53,7 @@ __all__ = [
     "STATE_AND_TOKEN",
     "SUCCEED",
     "VACATE",
+    "claimable",
 ]
 
 CLAIMED_COLUMNS = (
@@ -107,12 +110,19 @@ def _settle_with_history() -> Any:
     return plain_insert(task_attempt).from_select(HISTORY_COLUMNS, _history_of(settled))
 
 
+def claimable() -> Any:
+    """Whether this run is to be had now, as the task that it is to be run as."""
+    return and_(
+        *(IS_THIS, IS_MINE, IS_QUEUED, RUN.next_retry_at.is_(None)),
+        or_(given("type").is_(None), RUN.type == given("type")),
+        *(RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts),
+    )
+
+
 def _claim() -> Any:
     return (
         update(task_run)
-        .where(IS_THIS, IS_MINE, IS_QUEUED, RUN.next_retry_at.is_(None))
-        .where(or_(given("type").is_(None), RUN.type == given("type")))
-        .where(RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts)
+        .where(claimable())
         .values(
             state=constant(State.RUNNING),
             attempt=RUN.attempt + 1,
@@ -216,6 +226,6 @@ REQUEUE = Statement(
     lambda: (
         update(task_run)
         .where(IS_THIS, IS_WAITING)
-        .values(state=constant(State.QUEUED), next_retry_at=None, publish_at=None, updated_at=now())
+        .values(state=constant(State.QUEUED), permit=None, next_retry_at=None, publish_at=None, updated_at=now())
     )
 )

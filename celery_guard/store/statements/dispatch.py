@@ -56,6 +56,7 @@ def _publish(where: Any) -> Any:
     taken = update(task_run).where(first(where, RUN.publish_at))
     return taken.values(
         state=case((RUN.state == constant(State.RETRYING), constant(State.QUEUED)), else_=RUN.state),
+        permit=case((RUN.state != constant(State.RETRYING), RUN.permit)),  # a retry asks again
         next_retry_at=None,
         publish_at=PATIENCE,
         publishes=RUN.publishes + 1,

@@ -95,13 +95,13 @@ PATIENCE = seconds_from_now("lease", literal_column("(1 << CASE WHEN publishes <
 SNAPSHOT = (
     "id type queue state terminal_reason attempt max_attempts unknown_faults deadline_at next_retry_at created_at"
     " started_at finished_at last_error error_category error_type idempotency_key parent_id root_id redrive_of same_as"
-    " snoozes owed meta result"
+    " snoozes owed meta concurrency_group permit result"
 ).split()
 
 #: What a submission gives as it is.
 GIVEN = (
     "id namespace type queue payload options max_attempts idempotency_scope idempotency_key fingerprint parent_id"
-    " root_id redrive_of same_as meta"
+    " root_id redrive_of same_as meta concurrency_group"
 ).split()
 
 RUNNING_COLUMNS = (

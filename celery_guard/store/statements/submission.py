@@ -90,6 +90,9 @@ def _submit_follower() -> Any:
     return insert_or_nothing(columns)
 
 
+#: What a run that moves into a row brings along; the rest stays.
+_MOVED = ("type", "queue", "payload", "options", "max_attempts", "concurrency_group")
+
 #: Write a new row, unless its id or key is taken or its deadline has passed.
 SUBMIT = Statement(_submit, every_run=True)
 
@@ -146,9 +149,10 @@ MOVE_IN = Statement(
             RUN.deadline_at > now(),
         )
         .values(
-            **{name: given(name) for name in ("type", "queue", "payload", "options", "max_attempts")},
+            **{name: given(name) for name in _MOVED},
             fingerprint=of_a_newer_payload(),
             state=constant(State.QUEUED),
+            permit=None,
             attempt=0,
             unknown_faults=0,
             next_retry_at=None,

@@ -28,6 +28,12 @@ def succeed(value=None):
         return value
 
 
+@app.task(concurrency=1)
+def succeed_alone(value):
+    with noted():
+        return value
+
+
 @app.task
 def succeed_at(attempt, value=None):
     """Fail in a way that a repeat may help against, until this attempt."""

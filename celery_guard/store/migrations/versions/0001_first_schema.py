@@ -61,6 +61,8 @@ def upgrade() -> None:
         sa.Column("same_as", sa.String(255)),
         sa.Column("snoozes", sa.Integer, nullable=False, server_default=sa.text("0")),
         sa.Column("meta", sa.Text),
+        sa.Column("concurrency_group", sa.String(511)),
+        sa.Column("permit", sa.String(8)),
         sa.PrimaryKeyConstraint("id", name="task_run_pkey"),
         sa.CheckConstraint(f"state IN ({STATES})", name="task_run_state_check"),
         sa.CheckConstraint(ENDING, name="task_run_ending_check"),
@@ -68,6 +70,7 @@ def upgrade() -> None:
             "attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="task_run_attempt_check"
         ),
         sa.CheckConstraint(f"error_category IN ({CATEGORIES})", name="task_run_error_category_check"),
+        sa.CheckConstraint("permit IN ('granted', 'wanted')", name="task_run_permit_check"),
     )
     _partial_index("task_run_to_publish", "task_run", ["namespace", "publish_at"], "publish_at IS NOT NULL")
     _partial_index("task_run_running", "task_run", ["worker_id"], "state = 'running'")
@@ -79,6 +82,12 @@ def upgrade() -> None:
         "task_run",
         ["namespace"],
         "state IN ('queued', 'retrying', 'running') AND same_as IS NOT NULL",
+    )
+    _partial_index(
+        "task_run_permits",
+        "task_run",
+        ["namespace", "concurrency_group", "permit", "created_at"],
+        "permit IS NOT NULL AND state IN ('queued', 'running')",
     )
     _partial_index("task_run_ended", "task_run", ["namespace", "state", "finished_at"], "finished_at IS NOT NULL")
     _partial_index(

@@ -1,0 +1,1 @@
+"""Apps that real workers import."""

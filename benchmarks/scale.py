@@ -172,7 +172,7 @@ def _verbs(database: Any) -> Verbs:
         "idle tick: deadlines passed": lambda number: runs.finish_expired(too_late, limit=200),
         "idle tick: overdue bodies": lambda number: runs.overdue(timedelta(seconds=5), limit=200),
         "idle tick: followers": lambda number: runs.follow(limit=200),
-        "lost messages": lambda number: runs.suspects(),
+        "lost messages": lambda number: runs.waiting(reserved=[], on_its_way=2.0),
         "rows of a stale worker": lambda number: runs.running_on("worker-1"),
         "metrics: live runs": lambda number: TallyStore(database, "bench").live(),
         "prune a batch of 500": lambda number: runs.prune(

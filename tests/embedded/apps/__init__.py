@@ -1,0 +1,1 @@
+"""Apps without a server."""

@@ -22,16 +22,14 @@ if _broker:
     broker_url = _broker
 else:
     broker_url = "filesystem://localhost//"
-    broker_transport = "example_project.file_broker:Transport"
+    broker_transport = "celery_guard.embedded.broker:Transport"
     broker_transport_options = {
         "data_folder_in": str(_home / "broker" / "messages"),
         "data_folder_out": str(_home / "broker" / "messages"),
-        "processed_folder": str(_home / "broker" / "processed"),
         "control_folder": str(_home / "broker" / "control"),
-        "store_processed": True,
         "polling_interval": 0.25,  # seconds; Celery's default is 1
     }
-    for _folder in ("messages", "processed", "control"):
+    for _folder in ("messages", "control"):
         (_home / "broker" / _folder).mkdir(parents=True, exist_ok=True)
 
 broker_connection_retry_on_startup = True

@@ -10,6 +10,11 @@ _SETTLED = "SELECT count(*) FROM task_run WHERE state = 'succeeded'"
 SYSTEMS = {
     "guarded": System(settled=_SETTLED),
     "guarded-redis": System({"results": "redis"}, settled=_SETTLED),
+    # What a commit costs: not waited for (a crash of PostgreSQL may take the last ones), or waited for together.
+    "guarded-no-wait": System({"session": "-c synchronous_commit=off"}, settled=_SETTLED, parts=("submit", "drain")),
+    "guarded-together": System(
+        {"session": "-c commit_delay=500 -c commit_siblings=1"}, settled=_SETTLED, parts=("submit", "drain")
+    ),
 }
 
 
@@ -21,6 +26,7 @@ def _app(options):
     backend = redis(RESULTS) if options.get("results") else None
     app = Celery("bench", broker=redis(), backend=backend, task_cls=GuardedTask)
     app.conf.guard_database_url = postgres("psycopg2")
+    app.conf.guard_database_engine_options = {"connect_args": {"options": options.get("session", "")}}
     return app, app.task(name="job")(job)
 
 

@@ -43,7 +43,8 @@ class Guard:
     def __init__(self, app: Any) -> None:
         self.app = app
         self._settings: Settings | None = None
-        self._final = False
+        #: Whether the settings were read for good.
+        self.is_final = False
         #: The boot id of the worker whose main process this is.
         self.worker_id: str | None = None
         #: The guard thread of that worker.
@@ -53,13 +54,15 @@ class Guard:
 
     @property
     def settings(self) -> Settings:
-        """The ``guard_*`` keys of the app's configuration, read for good once the app is finalised.
+        """The ``guard_*`` keys of the app's configuration, read for good once the app is finalised or its store in use.
 
         Raises:
             InvalidOption: a key is unknown, has a wrong type, or does not fit another.
         """
-        if self._settings is None or not self._final:
-            self._final = bool(self.app.finalized)
+        if self._settings is None or not self.is_final:
+            self.is_final = (
+                bool(self.app.finalized) or "database" in self.__dict__
+            )  # a client need not finalise its app
             self._settings = self._read()
         return self._settings
 
@@ -152,7 +155,7 @@ def task_settings(task: Any) -> TaskSettings:
     if found is None:
         guard = guard_of(task.app)
         found = guard.settings.for_task(task.name or cls.__name__, _own_attributes(cls))
-        if guard.app.finalized:
+        if guard.is_final:
             cls._guard_settings = found  # type: ignore[attr-defined]
     return found
 

@@ -51,14 +51,14 @@ def test_a_task_class_may_have_a_coroutine_for_its_run(shop):
 
 
 def test_a_shared_task_may_be_a_coroutine(open_shop):
-    @shared_task(base=GuardedTask, name="add")
+    @shared_task(base=GuardedTask, name="add_soon")
     async def add(x, y):
         return x + y
 
     shop = open_shop(task_cls=None)
     shop.app.finalize()
 
-    assert shop.app.tasks["add"].apply((1, 2)).get() == 3
+    assert shop.app.tasks["add_soon"].apply((1, 2)).get() == 3
 
 
 def _plain(function):

@@ -349,6 +349,8 @@ def _free_redis_database(server: str) -> Iterator[str]:
         try:
             yield f"{server}/{number}"
         finally:
+            with redis.Redis.from_url(f"{server}/{number}") as database:
+                database.flushdb()  # else it would look like somebody else's
             registry.delete(f"celery_guard:tests:{number}")
 
 

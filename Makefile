@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 # Most tests wait for processes, so more of them run at once than there are cores.
-PYTEST_ARGS ?= -n 4 --dist loadfile --ignore=tests/fire --ignore=tests/chaos
+PYTEST_ARGS ?= -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/fire --ignore=tests/chaos
 FIRE_ARGS ?= tests/fire tests/chaos
 CHAOS_ARGS ?=
 BENCH_ARGS ?= --systems celery,celery-redis,celery-sql,guarded,guarded-redis,limit,limit-least

@@ -24,6 +24,23 @@ T = TypeVar("T")
 settings.register_profile("celery_guard", deadline=None, max_examples=60)
 settings.load_profile("celery_guard")
 
+#: Files with few tests that wait long. They begin first: several processes would end with one of them waiting.
+_LONG = (
+    "docs/test_tutorial.py",
+    "example/test_demo.py",
+    "limits/test_workers.py",
+    "embedded/test_embedded.py",
+    "aio/test_other_pools.py",
+    "aio/test_pools.py",
+    "docs/test_site.py",
+    "flower/test_pages.py",
+    "web/test_crowds.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(_LONG))
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:

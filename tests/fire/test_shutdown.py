@@ -80,7 +80,6 @@ def test_interrupted_runs_go_on_at_the_next_worker_without_waiting_for_a_heartbe
     assert len(scene.workers("id")) == 1  # the one that could not say goodbye
     scene.worker(queues=[_queue(way) for way in WAYS], concurrency=8)
     scene.begun(*(running[way].id for way in freed), times=2)
-    assert running["warm, then killed"].run.attempt == 1, "the others waited for a heartbeat, too"
     scene.open_gate("go-2")
     ended = scene.ended(*ids(running.values()))
     assert [shape(run) for run in ended] == [(*SUCCEEDED, 2, ["worker_lost"])] * len(WAYS)

@@ -38,7 +38,7 @@ check: $(VENV)/.check  ## Check format, lint, types, import contracts and docs.
 
 pyright: $(VENV)/.test  ## Check by Pyright what users write, and what they get wrong.
 	$(BIN)/python -m pip install -q --disable-pip-version-check basedpyright
-	$(BIN)/basedpyright -p tests/typing
+	$(BIN)/basedpyright -p tests/typing --pythonpath $(BIN)/python
 
 docs: $(VENV)/.docs  ## Build the documentation into docs/_build.
 	$(BIN)/sphinx-build -W docs docs/_build

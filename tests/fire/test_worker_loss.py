@@ -78,9 +78,8 @@ def test_20_runs_of_a_killed_worker_finish_on_another_although_redis_keeps_their
     runs = scene.ended(*ids(results))
     assert {run.state for run in runs} == {"succeeded"}
     assert sorted(run.attempt for run in runs) == [1] * 16 + [2] * 4
-    assert (
-        max((run.finished_at - killed_at).total_seconds() for run in runs) < 60
-    )  # not an hour; on a machine of its own it is rescue_after and 5 s
+    took = max((run.finished_at - killed_at).total_seconds() for run in runs)
+    assert took < 60, took  # not an hour; with the processors to itself, within rescue_after and 5 s
     assert sorted(scene.bodies(result.id) for result in results) == [1] * 16 + [2] * 4
     assert len(scene.workers()) == 1
     scene.reserves(0)

@@ -60,6 +60,16 @@ def own_database(private_postgres: servers.PrivatePostgres) -> Iterator[str]:
 
 
 @pytest.fixture
+def own_database_over_tls(private_postgres: servers.PrivatePostgres, own_database: str) -> str:
+    """The same, where nobody gets in without encryption."""
+    try:
+        private_postgres.offer_tls()
+    except servers.MissingServer as missing:
+        pytest.skip(str(missing))
+    return f"{own_database}?sslmode=require"
+
+
+@pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[servers.PrivateRedis]:
     """A running Redis of this test's own."""
     try:

@@ -117,6 +117,26 @@ def test_connections_that_the_app_opened_before_the_fork_are_never_shared(redis_
     assert "a beat failed" not in worker.log()
 
 
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_encrypted_connections_opened_before_the_fork_are_never_shared(
+    redis_url, own_database_over_tls, fire, start_method
+):
+    scene = fire(
+        broker_url=redis_url,
+        guard_database_url=own_database_over_tls,
+        fire_opens_early=True,
+        worker_pool_start_method=start_method,
+    )
+    worker = scene.worker(concurrency=8)
+
+    results = submit_many(scene.tasks.succeed, [[number] for number in range(500)])
+
+    assert set(scene.ends(*ids(results), within=120)) == {(*SUCCEEDED, 1)}
+    assert len(scene.traces("begin")) == 500
+    assert "store is away" not in worker.log()
+    assert "bad record mac" not in worker.log()
+
+
 @pytest.mark.skipif(not FAKETIME.exists(), reason="needs libfaketime (apt-get install faketime)")
 def test_workers_whose_clocks_are_two_minutes_off_keep_every_appointment(redis_url, postgres_url, fire):
     scene = fire(broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=20)

@@ -101,6 +101,7 @@ class PrivatePostgres(Postgres):
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         programs = _postgres_programs()
         user = unprivileged_user()
         if user is not None:
@@ -139,6 +140,26 @@ class PrivatePostgres(Postgres):
     def thaw(self) -> None:
         """Let it go on after :meth:`freeze`."""
         self.process.thaw()
+
+    def offer_tls(self) -> None:
+        """Accept encrypted connections, with a certificate of our own making.
+
+        Raises:
+            MissingServer: this PostgreSQL was built without it, or there is no openssl to make the certificate.
+        """
+        data = self.folder / "data"
+        if (openssl := shutil.which("openssl")) is None:
+            raise MissingServer("no openssl on this machine")
+        make = f"{openssl} req -new -x509 -nodes -days 2 -subj /CN=127.0.0.1 -out server.crt -keyout server.key"
+        subprocess.run(make.split(), cwd=data, check=True, capture_output=True)
+        for name in ("server.crt", "server.key"):
+            shutil.chown(data / name, data.stat().st_uid)
+            (data / name).chmod(0o600)
+        try:
+            self.execute("ALTER SYSTEM SET ssl = on")
+        except psycopg2.Error as error:
+            raise MissingServer(f"this PostgreSQL has no TLS: {error}") from error
+        self.execute("SELECT pg_reload_conf()")
 
 
 class RabbitMQ:

@@ -9,7 +9,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, make_url, text
 
 from celery_guard.errors import SchemaMismatch
@@ -106,6 +109,22 @@ def says(url, version, compatible_from):
             text("UPDATE guard_meta SET schema_version = :version, compatible_from = :compatible_from"),
             {"version": version, "compatible_from": compatible_from},
         )
+
+
+def upgrade_to(revision, url):
+    """Do what `migrate` did when that revision was the newest."""
+    config = Config()
+    config.set_main_option("script_location", "celery_guard:store/migrations")
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+
+    def steps(found, context):
+        return scripts._upgrade_revs(revision, found)
+
+    with connected(url) as connection, EnvironmentContext(config, scripts, fn=steps) as environment:
+        environment.configure(connection=connection, version_table=VERSION_TABLE)
+        with environment.begin_transaction():
+            environment.run_migrations()
 
 
 def test_an_upgraded_database_equals_the_models(empty, empty_url):
@@ -231,6 +250,21 @@ def test_sqlite_brings_an_older_schema_up_to_date_by_itself(tmp_path):
 
     database.close()
     assert differences(database.url) == []
+
+
+def test_the_first_schema_is_upgraded_and_keeps_its_rows(empty, empty_url):
+    upgrade_to("0001", empty_url)
+    ((_, store_id, version, _),) = meta(empty_url)
+    with connected(empty_url) as connection:
+        connection.execute(text("INSERT INTO task_rate VALUES ('shop', 'pay', '2026-01-01 12:00:00+00')"))
+
+    migrate(empty)
+
+    assert version == 1
+    assert differences(empty_url) == []
+    assert [(row.store_id, row.schema_version) for row in meta(empty_url)] == [(store_id, SCHEMA_VERSION)]
+    with connected(empty_url) as connection:
+        assert connection.scalar(text("SELECT count(*) FROM task_rate")) == 1
 
 
 def test_postgres_never_makes_its_schema_by_itself(empty_postgres, empty_postgres_url):

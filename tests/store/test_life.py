@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ from celery_guard.store.database import Database
 from celery_guard.store.models import task_attempt, task_run
 from celery_guard.store.records import Due
 from celery_guard.store.runs import RunStore
-from tests.factories import a_fault, a_new_run
+from tests.factories import NOON, a_fault, a_new_run
 from tests.store.lives import CANCELLED, TOO_LATE, Clock
 
 T = TypeVar("T")
@@ -93,8 +94,10 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.clock.at = NOON  # SQLite rounds moments: the same steps at another time need not end alike
         self.namespace = uuid.uuid4().hex
         self.runs = RunStore(self.database, self.namespace)
+        self.numbers = itertools.count()  # ids in order: rows come back in it, and the same steps must end alike
         self.rng = random.Random(0)
         self.seen: dict[str, Seen] = {}
         self.running: dict[str, Claim] = {}
@@ -119,7 +122,7 @@ class Life(RuleBasedStateMachine):
     )
     def submit(self, delay, deadline, max_attempts, key):
         new = a_new_run(
-            uuid.uuid4().hex,
+            f"{self.namespace}-{next(self.numbers)}",
             namespace=self.namespace,
             delay_for=delay,
             deadline_after=deadline,

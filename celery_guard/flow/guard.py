@@ -150,13 +150,13 @@ def task_settings(task: Any) -> TaskSettings:
     Raises:
         InvalidOption: an attribute is not accepted.
     """
-    cls = task if isinstance(task, type) else type(task)
+    cls: Any = task if isinstance(task, type) else task.__class__  # of a decorated task, which is a proxy, the real one
     found: TaskSettings | None = cls.__dict__.get("_guard_settings")
     if found is None:
         guard = guard_of(task.app)
         found = guard.settings.for_task(task.name or cls.__name__, _own_attributes(cls))
         if guard.is_final:
-            cls._guard_settings = found  # type: ignore[attr-defined]
+            cls._guard_settings = found
     return found
 
 

@@ -60,9 +60,8 @@ class Guard:
             InvalidOption: a key is unknown, has a wrong type, or does not fit another.
         """
         if self._settings is None or not self.is_final:
-            self.is_final = (
-                bool(self.app.finalized) or "database" in self.__dict__
-            )  # a client need not finalise its app
+            # a client need not finalise its app
+            self.is_final = bool(self.app.finalized) or "database" in self.__dict__
             self._settings = self._read()
         return self._settings
 

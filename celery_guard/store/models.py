@@ -138,8 +138,6 @@ task_run = Table(
     ),
 )
 
-for _index in task_run.indexes:  # SQLite has the same partial indexes
-    _index.dialect_options["sqlite"]["where"] = _index.dialect_options["postgresql"]["where"]
 
 #: One row per attempt that did not succeed.
 task_attempt = Table(
@@ -185,7 +183,7 @@ task_worker = Table(
     Column("stopped_at", Moment),
     Index("task_worker_alive", "namespace", postgresql_where=text("stopped_at IS NULL")),
 )
-for _index in task_worker.indexes:
+for _index in (*task_run.indexes, *task_worker.indexes):  # SQLite has the same partial indexes
     _index.dialect_options["sqlite"]["where"] = _index.dialect_options["postgresql"]["where"]
 
 #: One row per task whose retries are limited: its last slot that was given away.

@@ -29,8 +29,7 @@ from celery_guard.store.models import metadata
 
 def settings_table() -> Iterator[str]:
     """One row per key: default, what is accepted, whether a task may say otherwise."""
-    yield "| key | default | accepted | per task |"
-    yield "|---|---|---|---|"
+    yield from _head("key", "default", "accepted", "per task")
     for model, per_task in ((Settings, False), (TaskSettings, True)):
         for name, field in model.model_fields.items():
             if name == "task":
@@ -42,8 +41,7 @@ def settings_table() -> Iterator[str]:
 
 def moves_figure() -> Iterator[str]:
     """The life of a run as a list of moves."""
-    yield "| from | to |"
-    yield "|---|---|"
+    yield from _head("from", "to")
     for state, exits in MOVES.items():
         yield f"| `{state}` | {', '.join(f'`{target}`' for target in sorted(exits)) or 'nowhere: it is terminal'} |"
 
@@ -60,8 +58,7 @@ WHEN = {
 
 def reasons_table() -> Iterator[str]:
     """Each terminal state with its reasons."""
-    yield "| terminal state | terminal_reason | when |"
-    yield "|---|---|---|"
+    yield from _head("terminal state", "terminal_reason", "when")
     for state in sorted(TERMINAL):
         for reason in sorted(ENDINGS[state]):
             yield f"| `{state}` | `{reason}` | {WHEN[reason]} |"
@@ -69,8 +66,7 @@ def reasons_table() -> Iterator[str]:
 
 def rules_table() -> Iterator[str]:
     """Every shipped rule in the order in which they are asked."""
-    yield "| rule | errors | category |"
-    yield "|---|---|---|"
+    yield from _head("rule", "errors", "category")
     for rule in SHIPPED:
         for row in rule.rows:
             yield f"| `{rule.name}` | {row.errors} | {row.category} |"
@@ -78,8 +74,7 @@ def rules_table() -> Iterator[str]:
 
 def carriers_table() -> Iterator[str]:
     """Wrappers, and where the error that says more is found."""
-    yield "| error | asked first |"
-    yield "|---|---|"
+    yield from _head("error", "asked first")
     for name, attribute in CARRIERS.items():
         yield f"| `{name}` | its `{attribute}` |"
 
@@ -98,8 +93,7 @@ def commands() -> Iterator[str]:
 
 def checks_table() -> Iterator[str]:
     """Every question of ``guard check``."""
-    yield "| check | question |"
-    yield "|---|---|"
+    yield from _head("check", "question")
     for check in CHECKS:
         yield f"| {check.name} | {check.question} |"
 
@@ -117,8 +111,7 @@ def schema() -> Iterator[str]:
 
 def http_routes() -> Iterator[str]:
     """Every route of the status API with its answers, as its OpenAPI document says them."""
-    yield "| request | | answers |"
-    yield "|---|---|---|"
+    yield from _head("request", "", "answers")
     for path, methods in _status_api()["paths"].items():
         for method, one in methods.items():
             answers = "<br>".join(f"{status}: {answer['description']}" for status, answer in one["responses"].items())
@@ -127,8 +120,7 @@ def http_routes() -> Iterator[str]:
 
 def http_status() -> Iterator[str]:
     """Every field of a run's status."""
-    yield "| field | |"
-    yield "|---|---|"
+    yield from _head("field", "")
     for model, above in ((RunStatus, ""), (RunError, "error.")):
         for name, field in model.model_fields.items():
             yield f"| `{above}{name}` | {field.description or ''} |"
@@ -142,8 +134,7 @@ def _status_api() -> Any:
 
 def metrics_table() -> Iterator[str]:
     """Every metric by the name that a query uses."""
-    yield "| metric | kind | labels | |"
-    yield "|---|---|---|---|"
+    yield from _head("metric", "kind", "labels", "")
     for name, (kind, labels, says) in METRICS.items():
         shown = f"{name}_total" if kind == "counter" else name
         yield f"| `{shown}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {says} |"
@@ -151,18 +142,21 @@ def metrics_table() -> Iterator[str]:
 
 def buckets_table() -> Iterator[str]:
     """The upper bounds of each histogram."""
-    yield "| histogram | bounds |"
-    yield "|---|---|"
+    yield from _head("histogram", "bounds")
     for measure, name in MEASURES.items():
         yield f"| `{name}` | {', '.join(f'{bound:g}' for bound in BOUNDS[measure])} |"
 
 
 def log_fields() -> Iterator[str]:
     """Every attribute of a log record of a transition."""
-    yield "| attribute | |"
-    yield "|---|---|"
+    yield from _head("attribute", "")
     for name, says in FIELDS.items():
         yield f"| `{name}` | {says} |"
+
+
+def _head(*names: str) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'---|' * len(names)}"
 
 
 def _words(table: str, column: str) -> str:

@@ -175,37 +175,23 @@ SETTLE_HISTORY = Statement(
 #: Read who ended an attempt, and how.
 STATE_AND_TOKEN = Statement(lambda: select(RUN.state, RUN.claim_token).where(IS_THIS))
 
+
+def _put_off(**values: Any) -> Any:
+    return update(task_run).where(IS_HELD).values(state=constant(State.RETRYING), updated_at=now(), **values)
+
+
 #: Put off an attempt: it does not count.
 SNOOZE = Statement(
-    lambda: (
-        update(task_run)
-        .where(IS_HELD)
-        .values(
-            state=constant(State.RETRYING),
-            attempt=RUN.attempt - 1,
-            snoozes=RUN.snoozes + 1,
-            next_retry_at=given_moment("at"),
-            publish_at=given_moment("at"),
-            updated_at=now(),
-        )
+    lambda: _put_off(
+        attempt=RUN.attempt - 1,
+        snoozes=RUN.snoozes + 1,
+        next_retry_at=given_moment("at"),
+        publish_at=given_moment("at"),
     )
 )
 
 #: Leave the row of a held run empty: it waits, without a due time, for a task under its id.
-VACATE = Statement(
-    lambda: (
-        update(task_run)
-        .where(IS_HELD)
-        .values(
-            state=constant(State.RETRYING),
-            next_retry_at=RUN.deadline_at,
-            publish_at=None,
-            publishes=0,
-            claim_token=None,
-            updated_at=now(),
-        )
-    )
-)
+VACATE = Statement(lambda: _put_off(next_retry_at=RUN.deadline_at, publish_at=None, publishes=0, claim_token=None))
 
 #: Give the run other arguments or options for its next attempt. A key goes on to know those of the submission.
 REWRITE = Statement(

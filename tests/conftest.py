@@ -16,6 +16,7 @@ from hypothesis import settings
 from tests.factories import NOON
 from tests.infra import servers
 from tests.infra.processes import PROCESSES
+from tests.rules.peers import silent_server
 
 pytest_plugins = ["celery_guard.testing"]
 
@@ -132,6 +133,27 @@ def redis_url(redis_database: str) -> Iterator[str]:
         client.flushdb()
         yield redis_database
         client.flushdb()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[servers.PrivateRedis]:
+    """A running Redis of this test's own, to be killed and frozen."""
+    with _here(servers.private_redis(tmp_path)) as server:
+        yield server
+
+
+@pytest.fixture
+def own_rabbitmq(tmp_path: Path) -> Iterator[servers.PrivateRabbitMQ]:
+    """A running RabbitMQ of this test's own."""
+    with _here(servers.private_rabbitmq(tmp_path)) as server:
+        yield server
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with silent_server() as port:
+        yield port
 
 
 @pytest.fixture(scope="session")

@@ -6,20 +6,21 @@ import math
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, _state
+from celery import Celery
 from pydantic import ValidationError
 
 from celery_guard import GuardedTask, InvalidOption
 from celery_guard.core.backoff import Backoff
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.settings import UNLIMITED_ATTEMPTS, Settings, checked_attempts
+from tests.flow.conftest import _apps_of_their_own as _apps_of_their_own
 from tests.infra.naming import shown
 
 URL = "sqlite:////tmp/nobody-opens-this.db"
@@ -56,15 +57,6 @@ def refusal(**given: Any) -> str:
     with pytest.raises(InvalidOption) as refused:
         read(**given)
     return str(refused.value)
-
-
-@pytest.fixture(autouse=True)
-def _apps_of_their_own() -> Iterator[None]:
-    """Leave Celery's current app, and the tasks that it gives to every app, as they were."""
-    before, finalizers = (_state._tls.current_app, _state.default_app), set(_state._on_app_finalizers)
-    yield
-    _state._tls.current_app, _state.default_app = before
-    _state._on_app_finalizers.intersection_update(finalizers)
 
 
 def an_app(main: str | None = "shop", **config: Any) -> Celery:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.acceptance.scenes import Scene
-from tests.infra.processes import PROCESSES, WorkerProcess
+from tests.infra.processes import PROCESSES, WorkerProcess, worker_starter
 
 
 class StartWorker(Protocol):
@@ -29,19 +29,8 @@ class StartWorker(Protocol):
 @pytest.fixture
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StartWorker]:
     """Start real ``celery worker`` processes; they are killed after the test."""
-    started = request.node.stash.setdefault(PROCESSES, [])
-
-    def start(app_module: str, *, wait: bool = True, **options: object) -> WorkerProcess:
-        process = WorkerProcess(app_module, name=f"worker{len(started) + 1}", folder=tmp_path, **options)
-        started.append(process)
-        process.start()
-        if wait:
-            process.wait_until_ready()
-        return process
-
-    yield start
-    for process in started:
-        process.destroy()
+    with worker_starter(tmp_path, request.node.stash.setdefault(PROCESSES, [])) as start:
+        yield start
 
 
 class SetScene(Protocol):

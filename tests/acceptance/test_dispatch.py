@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 
-import pytest
 import redis
 
 from tests.acceptance.scenes import ids
-from tests.infra import servers
 from tests.infra.polling import eventually
-from tests.infra.processes import Process, free_port, listens
 
 
 def test_two_dispatchers_share_200_due_rows_and_publish_none_twice(redis_url, postgres_url, scene):
@@ -27,40 +24,13 @@ def test_two_dispatchers_share_200_due_rows_and_publish_none_twice(redis_url, po
     assert sum(worker.log().count(" received\n") for worker in workers) == len(results)
 
 
-class OwnRedis(Process):
-    """A Redis that a test may stop."""
-
-    def __init__(self, folder):
-        self.port = free_port()
-        command = [servers._redis_program(), "--bind", "127.0.0.1", "--port", str(self.port)]
-        super().__init__([*command, "--save", "", "--appendonly", "no"], name="redis", folder=folder)
-
-    def start(self):
-        super().start()
-        self.wait_until(lambda: listens(self.port), within=15)
-
-    def holds_nothing(self):
-        """Whether each message that was taken is acknowledged."""
-        with redis.Redis(port=self.port) as client:
-            return not client.hlen("unacked")
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    try:
-        server = OwnRedis(tmp_path)
-    except servers.MissingServer as missing:
-        (pytest.fail if servers.IN_CI else pytest.skip)(str(missing))
-    yield server
-    server.destroy()
-
-
 def test_a_run_submitted_while_the_broker_is_down_is_accepted_and_sent_when_it_is_back(own_redis, postgres_url, scene):
-    life = scene(broker_url=f"redis://127.0.0.1:{own_redis.port}/0", guard_database_url=postgres_url)
-    own_redis.start()
+    life = scene(broker_url=own_redis.url, guard_database_url=postgres_url)
     life.worker()
     life.ends(life.tasks.succeed.delay().id)
-    eventually(own_redis.holds_nothing)  # kombu's worker ends when Redis dies before it could acknowledge
+    with redis.Redis.from_url(own_redis.url) as client:
+        # kombu's worker ends when Redis dies before it could acknowledge
+        eventually(lambda: not client.hlen("unacked"))
     own_redis.kill()
 
     before = time.monotonic()

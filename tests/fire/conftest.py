@@ -12,7 +12,7 @@ from celery_guard.store.database import Database
 from celery_guard.store.migrations import migrate
 from tests.fire.scenes import Fire
 from tests.infra import servers
-from tests.infra.processes import PROCESSES, WorkerProcess
+from tests.infra.processes import PROCESSES, worker_starter
 
 
 class SetFire(Protocol):
@@ -22,26 +22,16 @@ class SetFire(Protocol):
 @pytest.fixture
 def fire(request: pytest.FixtureRequest, tmp_path: Path, queue_name: str) -> Iterator[SetFire]:
     """Import the app with a Celery configuration; its workers are killed after the test."""
-    started: list[WorkerProcess] = request.node.stash.setdefault(PROCESSES, [])
+    started = request.node.stash.setdefault(PROCESSES, [])
     scenes: list[Fire] = []
-
-    def start_worker(app_module: str, *, wait: bool = True, **options: Any) -> WorkerProcess:
-        process = WorkerProcess(app_module, name=f"worker{len(started) + 1}", folder=tmp_path, **options)
-        started.append(process)
-        process.start()
-        if wait:
-            process.wait_until_ready(within=60)
-        return process
-
     with pytest.MonkeyPatch.context() as monkeypatch:
+        with worker_starter(tmp_path, started, within=60) as start_worker:
 
-        def set_fire(**conf: Any) -> Fire:
-            scenes.append(Fire({"task_default_queue": queue_name, **conf}, tmp_path, start_worker, monkeypatch))
-            return scenes[-1]
+            def set_fire(**conf: Any) -> Fire:
+                scenes.append(Fire({"task_default_queue": queue_name, **conf}, tmp_path, start_worker, monkeypatch))
+                return scenes[-1]
 
-        yield set_fire
-        for process in started:
-            process.destroy()
+            yield set_fire
         for scene in scenes:
             scene.close()
 
@@ -67,27 +57,3 @@ def own_database_over_tls(private_postgres: servers.PrivatePostgres, own_databas
     except servers.MissingServer as missing:
         pytest.skip(str(missing))
     return f"{own_database}?sslmode=require"
-
-
-@pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[servers.PrivateRedis]:
-    """A running Redis of this test's own."""
-    try:
-        server = servers.PrivateRedis(tmp_path)
-    except servers.MissingServer as missing:
-        (pytest.fail if servers.IN_CI else pytest.skip)(str(missing))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def own_rabbitmq(tmp_path: Path) -> Iterator[servers.PrivateRabbitMQ]:
-    """A running RabbitMQ of this test's own."""
-    try:
-        server = servers.PrivateRabbitMQ(tmp_path)
-    except servers.MissingServer as missing:
-        (pytest.fail if servers.IN_CI else pytest.skip)(str(missing))
-    server.start()
-    yield server
-    server.kill()

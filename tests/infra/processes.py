@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -214,3 +215,28 @@ class WorkerProcess(Process):
     def wait_until_ready(self, within: float = 30.0) -> None:
         """Wait until it consumes."""
         self.wait_until(lambda: f"{self.hostname} ready." in self.log(since_start=True), within)
+
+
+@contextmanager
+def worker_starter(
+    folder: Path, started: list[Process], *, within: float = 30.0
+) -> Iterator[Callable[..., WorkerProcess]]:
+    """Give what starts real workers, each with a name of its own; they are killed afterwards.
+
+    Args:
+        folder: where they run and log.
+        started: where they are written down, for their logs to be shown.
+        within: how long one may take until it consumes, in seconds.
+    """
+
+    def start(app_module: str, *, wait: bool = True, **options: Any) -> WorkerProcess:
+        process = WorkerProcess(app_module, name=f"worker{len(started) + 1}", folder=folder, **options)
+        started.append(process)
+        process.start()
+        if wait:
+            process.wait_until_ready(within)
+        return process
+
+    yield start
+    for process in started:
+        process.destroy()

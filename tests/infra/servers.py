@@ -314,12 +314,19 @@ def redis_database(folder: Path) -> Iterator[str]:
         with _free_redis_database(server.rstrip("/")) as url:
             yield url
     else:
-        private = PrivateRedis(folder)
-        try:
-            private.start()
+        with private_redis(folder) as private:
             yield private.url
-        finally:
-            private.kill()
+
+
+@contextmanager
+def private_redis(folder: Path) -> Iterator[PrivateRedis]:
+    """Give a running Redis of our own for as long as needed."""
+    private = PrivateRedis(folder)
+    try:
+        private.start()
+        yield private
+    finally:
+        private.kill()
 
 
 @contextmanager
@@ -335,6 +342,13 @@ def rabbitmq(folder: Path) -> Iterator[RabbitMQ]:
     if found is not None:
         yield found
         return
+    with private_rabbitmq(folder) as private:
+        yield private
+
+
+@contextmanager
+def private_rabbitmq(folder: Path) -> Iterator[PrivateRabbitMQ]:
+    """Give a running RabbitMQ of our own for as long as needed."""
     private = PrivateRabbitMQ(folder)
     try:
         private.start()

@@ -21,7 +21,7 @@ from tests.flow.conftest import (
     shop as shop,
 )
 from tests.flow.seams import Shop
-from tests.infra.processes import PROCESSES, WorkerProcess
+from tests.infra.processes import PROCESSES, WorkerProcess, worker_starter
 from tests.infra.servers import Postgres
 from tests.intent.scenes import Stage
 
@@ -61,22 +61,23 @@ def session(open_session: Callable[[], Session]) -> Session:
     return open_session()
 
 
+@pytest.fixture
+def ship(any_shop: Shop) -> Any:
+    """A task, and its tables made."""
+
+    @any_shop.app.task
+    def ship(order_id):
+        return order_id
+
+    any_shop.guard.runs.clock()
+    return ship
+
+
 @pytest.fixture(scope="module")
 def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., WorkerProcess]]:
     """Start real workers that serve a whole module."""
-    folder, started = tmp_path_factory.mktemp("workers"), []
-
-    def start(app_module: str, *, wait: bool = True, **options: Any) -> WorkerProcess:
-        process = WorkerProcess(app_module, name=f"worker{len(started) + 1}", folder=folder, **options)
-        started.append(process)
-        process.start()
-        if wait:
-            process.wait_until_ready(within=60)
-        return process
-
-    yield start
-    for process in started:
-        process.destroy()
+    with worker_starter(tmp_path_factory.mktemp("workers"), [], within=60) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")

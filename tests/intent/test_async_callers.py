@@ -16,16 +16,6 @@ from tests.infra.polling import eventually
 
 
 @pytest.fixture
-def ship(any_shop):
-    @any_shop.app.task
-    def ship(order_id):
-        return order_id
-
-    any_shop.guard.runs.clock()
-    return ship
-
-
-@pytest.fixture
 def postgres_ship(open_shop, postgres_url):
     shop = open_shop(url=postgres_url)
 

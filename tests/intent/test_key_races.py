@@ -36,16 +36,6 @@ def at_once(work, count=MANY):
         return list(pool.map(one, range(count)))
 
 
-@pytest.fixture
-def ship(any_shop):
-    @any_shop.app.task
-    def ship(order_id):
-        return order_id
-
-    any_shop.guard.runs.clock()
-    return ship
-
-
 def test_fifty_threads_with_one_key_make_one_run(ship, any_shop):
     results = at_once(lambda _: ship.apply_async((7,), idempotency_key="order-7"))
 
@@ -105,42 +95,40 @@ def test_five_processes_with_ten_keys_make_ten_runs_whatever_their_hash_seed(any
     assert sum(created for answer in answers for _, created in answer) == 10
 
 
-def test_a_submitter_whose_winner_rolls_back_gets_a_run_of_its_own(open_shop, postgres_url):
-    shop = open_shop(url=postgres_url)
+@pytest.fixture
+def second_once(open_shop, postgres_url):
+    """Submit in a transaction, and meanwhile a second time; end the transaction; return both results and the shop."""
 
-    @shop.app.task
-    def ship(order_id):
-        return order_id
+    def race(end):
+        shop = open_shop(url=postgres_url)
 
-    engine = create_engine(postgres_url)
-    with Session(engine) as session, ThreadPoolExecutor(1) as pool:
-        winner = ship.apply_async((7,), idempotency_key="order-7", session=session)
-        waiting = pool.submit(ship.apply_async, (7,), idempotency_key="order-7")
-        _until_one_waits(shop)
-        session.rollback()
-        own = waiting.result(30)
-    engine.dispose()
+        @shop.app.task
+        def ship(order_id):
+            return order_id
+
+        engine = create_engine(postgres_url)
+        with Session(engine) as session, ThreadPoolExecutor(1) as pool:
+            winner = ship.apply_async((7,), idempotency_key="order-7", session=session)
+            waiting = pool.submit(ship.apply_async, (7,), idempotency_key="order-7")
+            _until_one_waits(shop)
+            end(session)
+            second = waiting.result(30)
+        engine.dispose()
+        return winner, second, shop
+
+    return race
+
+
+def test_a_submitter_whose_winner_rolls_back_gets_a_run_of_its_own(second_once):
+    winner, own, shop = second_once(Session.rollback)
 
     assert own.created
     assert own.id != winner.id
     assert [run.id for run in shop.rows()] == [own.id]
 
 
-def test_a_submitter_whose_winner_commits_gets_the_winners_run(open_shop, postgres_url):
-    shop = open_shop(url=postgres_url)
-
-    @shop.app.task
-    def ship(order_id):
-        return order_id
-
-    engine = create_engine(postgres_url)
-    with Session(engine) as session, ThreadPoolExecutor(1) as pool:
-        winner = ship.apply_async((7,), idempotency_key="order-7", session=session)
-        waiting = pool.submit(ship.apply_async, (7,), idempotency_key="order-7")
-        _until_one_waits(shop)
-        session.commit()
-        found = waiting.result(30)
-    engine.dispose()
+def test_a_submitter_whose_winner_commits_gets_the_winners_run(second_once):
+    winner, found, _ = second_once(Session.commit)
 
     assert (found.id, found.created) == (winner.id, False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +11,6 @@ import pytest
 import redis
 
 from celery_guard import submit_many
-from tests.infra import servers
 from tests.infra.processes import ROOT, free_port
 
 #: The longest that a submission may take when the broker is away, in seconds: far more than it needs.
@@ -27,26 +25,6 @@ def within_bounds(work):
     thread.join(BOUND)
     assert answers, f"still not back after {BOUND} s"
     return answers[0]
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """A Redis of this test's own, not running yet."""
-    try:
-        server = servers.PrivateRedis(tmp_path)
-    except servers.MissingServer as missing:
-        (pytest.fail if servers.IN_CI else pytest.skip)(str(missing))
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def silent_port():
-    """A port that takes connections and never says a word."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(50)
-        yield listener.getsockname()[1]
 
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
@@ -91,6 +69,7 @@ def test_many_submissions_are_accepted_in_bounded_time_when_nobody_listens(open_
 
 
 def test_what_was_accepted_without_a_broker_is_sent_once_it_is_back(open_shop, store_url, own_redis):
+    own_redis.kill()
     shop = open_shop(url=store_url, broker=own_redis.url)
 
     @shop.app.task
@@ -106,7 +85,6 @@ def test_what_was_accepted_without_a_broker_is_sent_once_it_is_back(open_shop, s
 
 
 def test_many_messages_that_the_broker_refuses_together_are_all_sent_later(open_shop, store_url, own_redis):
-    own_redis.start()
     shop = open_shop(url=store_url, broker=own_redis.url)
 
     @shop.app.task
@@ -124,7 +102,6 @@ def test_many_messages_that_the_broker_refuses_together_are_all_sent_later(open_
 
 
 def test_rows_that_the_broker_refuses_together_are_due_again_soon(open_shop, store_url, own_redis):
-    own_redis.start()
     shop = open_shop(url=store_url, broker=own_redis.url)
 
     @shop.app.task
@@ -144,7 +121,6 @@ def test_rows_that_the_broker_refuses_together_are_due_again_soon(open_shop, sto
 
 
 def test_a_broker_that_went_down_between_two_submissions_loses_none(open_shop, store_url, own_redis):
-    own_redis.start()
     shop = open_shop(url=store_url, broker=own_redis.url)
 
     @shop.app.task

@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 
-import pytest
-
 from celery_guard.contrib.fastapi import places
-from tests.infra import servers
 from tests.infra.polling import eventually
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """A Redis of this test's own."""
-    try:
-        server = servers.PrivateRedis(tmp_path)
-    except servers.MissingServer as missing:
-        (pytest.fail if servers.IN_CI else pytest.skip)(str(missing))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def silent_port():
-    """A port that takes connections and never says a word."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(100)
-        yield listener.getsockname()[1]
 
 
 def test_five_hundred_posts_with_one_key_are_one_run(any_site, monkeypatch):

@@ -25,6 +25,7 @@ class Plan(NamedTuple):
     prepare: str
     execute: str
     order: list[str]
+    constants: dict[str, Any]
 
 
 class Statement:
@@ -81,8 +82,8 @@ class Statement:
             given = ", ".join(types.get(name, "unknown") for name in order)
             what = f"({given}) AS {compiled}"
             name = "guard_" + hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
-            values = ", ".join(["%s"] * len(order))
-            self._plan = Plan(name, f"PREPARE {name} {what}", f"EXECUTE {name} ({values})", order)
+            execute = f"EXECUTE {name} ({', '.join('%s' for _ in order)})"
+            self._plan = Plan(name, f"PREPARE {name} {what}", execute, order, dict(compiled.params))
         return self._plan
 
     def text(self, dialect_name: str) -> tuple[Any, dict[str, Any]]:

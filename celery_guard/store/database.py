@@ -1,12 +1,8 @@
-"""Connections: one engine per process, one round trip per statement, one answer to a dead connection."""
+"""Statements: one round trip each, committed by itself, and one answer to a dead connection."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -14,12 +10,13 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import text
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import ArgumentError, DBAPIError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
 
-from celery_guard.errors import InvalidOption, SchemaMismatch, StoreUnavailable
-from celery_guard.store.compiled import Statement
+from celery_guard.errors import SchemaMismatch, StoreUnavailable
+from celery_guard.store.compiled import Plan, Statement
+from celery_guard.store.connections import Connections, first_line
 from celery_guard.store.forking import ForkGate
 from celery_guard.store.sql import sortable_text
 
@@ -51,26 +48,17 @@ class Database:
     ) -> None:
         self.url = url
         self.clock = clock
-        self._options = dict(options or {})
-        self._lock = threading.Lock()
-        self._engine: Engine | None = None
-        self._pid = 0
+        self.connections = Connections(url, options or {})
+        #: Whether this is the embedded database.
+        self.is_sqlite = url.startswith("sqlite")
         self._checked = False
         self._keeps_plans = not self.is_sqlite
-        self._gate: Any = ForkGate(self._close_ours) if self.is_sqlite else nullcontext()
+        self._gate: Any = ForkGate(self.connections.close_for_a_fork) if self.is_sqlite else nullcontext()
 
     @property
     def engine(self) -> Engine:
-        """This process's engine; its autocommitting pool keeps 2 connections and opens at most 10."""
-        if self._engine is None or self._pid != os.getpid():
-            self._open()
-        assert self._engine is not None
-        return self._engine
-
-    @property
-    def is_sqlite(self) -> bool:
-        """Whether this is the embedded database."""
-        return self.url.startswith("sqlite")
+        """This process's engine."""
+        return self.connections.engine
 
     @cached_property
     def store_id(self) -> str:
@@ -88,7 +76,8 @@ class Database:
             StoreUnavailable: the database can't be reached or is too busy.
             SchemaMismatch: the tables are missing or do not fit this version.
         """
-        self._check_schema()
+        if not self._checked:
+            self._check_schema()
 
         def work(connection: Any, cursor: Any) -> tuple[list[Row], int]:
             if statement.every_run and self._keeps_plans:
@@ -122,33 +111,15 @@ class Database:
 
         return self._repeating(together)
 
-    def _close_ours(self) -> None:
-        if self._engine is not None and self._pid == os.getpid():
-            self._engine.dispose()
-
     def close(self) -> None:
         """Close this process's connections; the next statement opens new ones."""
-        if self._engine is not None:
-            self._engine.dispose(close=self._pid == os.getpid())
-            self._engine = None
-
-    def _open(self) -> None:
-        if self._pid != os.getpid():  # a fork may have copied a lock that another thread of the parent held
-            self._lock = threading.Lock()
-            self._pid, inherited = os.getpid(), self._engine
-            self._engine = None
-            if inherited is not None:
-                inherited.dispose(close=False)
-        with self._lock:
-            if self._engine is None:
-                self._engine = _new_engine(self.url, self._options)
+        self.connections.close()
 
     def _repeating(self, work: Work) -> Done:
         repeated, conflicts = False, 0
         while True:
             try:
-                with self._gate:
-                    rows, touched = self._with_cursor(work)
+                rows, touched = self._with_cursor(work)
                 return Done(rows, touched, repeated)
             except _Disconnected as lost:
                 if repeated:
@@ -161,7 +132,13 @@ class Database:
                 time.sleep(0.01 * 2**conflicts)
 
     def _with_cursor(self, work: Work) -> tuple[list[Row], int]:
-        connection = self._checked_out()
+        if not self.is_sqlite:
+            return self._on_a_connection(work)
+        with self._gate:
+            return self._on_a_connection(work)
+
+    def _on_a_connection(self, work: Work) -> tuple[list[Row], int]:
+        connection = self.connections.take()
         try:
             cursor = connection.cursor()
             try:
@@ -173,34 +150,23 @@ class Database:
         except BaseException:
             connection.invalidate()  # in the middle of a statement: the connection's state is unknown
             raise
-        connection.close()
+        self.connections.give_back(connection)
         return found
-
-    def _checked_out(self) -> Any:
-        try:
-            return self.engine.raw_connection()
-        except PoolTimeout as busy:
-            raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy
-        except DBAPIError as error:
-            raise StoreUnavailable(f"the database of runs can't be reached: {_first_line(error.orig)}") from error
-        except self.engine.dialect.loaded_dbapi.Error as error:
-            raise StoreUnavailable(f"the database of runs can't be reached: {_first_line(error)}") from error
 
     def _refused(self, error: Any, connection: Any) -> None:
         dialect, code = self.engine.dialect, getattr(error, "pgcode", None)
         if dialect.is_disconnect(error, connection.dbapi_connection, None) or (code or "")[:3] == "57P":
-            connection.invalidate()
-            self.engine.dispose()  # its neighbours in the pool died with it
-            raise _Disconnected(_first_line(error)) from error
+            self.connections.lose(connection)
+            raise _Disconnected(first_line(error)) from error
         if code in _PLAN_IS_GONE:
             self._keeps_plans = code != _NOT_PREPARED  # behind a proxy that shares connections none can be relied on
             connection.invalidate()
-            raise _Conflict(_first_line(error)) from error
-        connection.close()
+            raise _Conflict(first_line(error)) from error
+        self.connections.give_back(connection)
         if code == "55P03":
-            raise RowLocked(f"another transaction holds the run's row: {_first_line(error)}") from error
+            raise RowLocked(f"another transaction holds the run's row: {first_line(error)}") from error
         if code in ("40001", "40P01") or "database is locked" in str(error):
-            raise _Conflict(_first_line(error)) from error
+            raise _Conflict(first_line(error)) from error
         if code == "42P01" or "no such table" in str(error):
             raise SchemaMismatch(_NO_TABLES) from error
         raise error
@@ -221,17 +187,22 @@ class Database:
     def _run_plan(
         self, connection: Any, cursor: Any, statement: Statement, values: Mapping[str, Any]
     ) -> tuple[list[Row], int]:
-        plan, (_, constants) = statement.plan(), statement.compiled(self.engine)
-        if plan.name not in connection.info:
-            try:
-                cursor.execute(plan.prepare)
-            except self.engine.dialect.loaded_dbapi.Error as error:
-                if getattr(error, "pgcode", None) != _PREPARED_ALREADY:
-                    raise
-            connection.info[plan.name] = True
-        given = self._given(constants, values)
+        plan, known = statement.plan(), connection.info
+        left: int | None = known.get(plan.name)
+        if not left:
+            self._prepare(cursor, plan, again=left is not None)
+            left = _EXECUTIONS
+        known[plan.name] = left - 1
+        given = self._given(plan.constants, values)
         cursor.execute(plan.execute, [given[name] for name in plan.order])
         return _found(cursor)
+
+    def _prepare(self, cursor: Any, plan: Plan, *, again: bool) -> None:
+        try:
+            cursor.execute(f"DEALLOCATE {plan.name}; {plan.prepare}" if again else plan.prepare)
+        except self.engine.dialect.loaded_dbapi.Error as error:
+            if getattr(error, "pgcode", None) != _PREPARED_ALREADY:
+                raise
 
     def _given(self, constants: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         given = {**constants, **values}
@@ -250,14 +221,14 @@ class Database:
     def connection(self) -> Iterator[Any]:
         """A SQLAlchemy connection for work that is rare: migrations, reports."""
         try:
-            with self._gate, self.engine.connect() as connection:
+            with self._gate, self.connections.for_rare_work() as connection:
                 yield connection
         except PoolTimeout as busy:
             raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy
         except DBAPIError as error:
             away = isinstance(error.orig, self.engine.dialect.loaded_dbapi.OperationalError)
             if away or error.connection_invalidated or "not a database" in str(error.orig):
-                raise StoreUnavailable(f"the database of runs can't be reached: {_first_line(error.orig)}") from error
+                raise StoreUnavailable(f"the database of runs can't be reached: {first_line(error.orig)}") from error
             raise
 
 
@@ -268,6 +239,10 @@ class _Disconnected(Exception):
 class _Conflict(Exception):
     """Two writers met; one of them starts over."""
 
+
+#: How often a plan is executed before it is made anew: one that was made while the table was all but empty reads all of
+#: it each time, and PostgreSQL itself looks again only when the table is next vacuumed or analysed.
+_EXECUTIONS = 1_000
 
 #: SQLSTATEs of kept plans: the name is taken, it is unknown, the tables have changed under it.
 _PREPARED_ALREADY, _NOT_PREPARED, _TABLES_CHANGED = "42P05", "26000", "0A000"
@@ -295,72 +270,3 @@ def _for_sqlite(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps(value)
     return value
-
-
-def _first_line(error: Any) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _new_engine(url: str, options: Mapping[str, Any]) -> Engine:
-    embedded = url.startswith("sqlite")
-    defaults: dict[str, Any] = {
-        "isolation_level": "AUTOCOMMIT",
-        "pool_reset_on_return": None,
-        "pool_size": 2,
-        "max_overflow": 8,
-        "pool_timeout": 10,
-        "pool_recycle": 1_800,
-    }
-    arguments = (
-        {"timeout": _SQLITE_PATIENCE, "isolation_level": None, "check_same_thread": False} if embedded else _POSTGRESQL
-    )
-    given = dict(options)
-    merged = {**defaults, **given, "connect_args": {**arguments, **given.get("connect_args", {})}}
-    try:
-        engine = create_engine(url, **merged)
-    except (ArgumentError, TypeError, ValueError) as error:
-        refused = _first_line(error).replace(url, "…")
-        raise InvalidOption(f"guard_database_url and guard_database_engine_options give no engine: {refused}") from None
-    event.listen(engine, "connect", _prepare_sqlite if embedded else _prepare_postgresql)
-    return engine
-
-
-_POSTGRESQL = {
-    "connect_timeout": 5,
-    "application_name": "celery_guard",
-    "keepalives_idle": 30,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,
-}
-
-
-def _prepare_postgresql(connection: Any, record: Any) -> None:
-    connection.set_session(isolation_level="READ COMMITTED", autocommit=True)  # whatever the database's default is
-
-
-_SQLITE_PATIENCE = 15  # seconds that a connection waits for another one's lock
-
-
-def _prepare_sqlite(connection: Any, record: Any) -> None:
-    cursor = connection.cursor()
-    _write_ahead(cursor)
-    for pragma in ("synchronous=FULL", f"busy_timeout={1000 * _SQLITE_PATIENCE}"):
-        cursor.execute(f"PRAGMA {pragma}")
-        cursor.fetchall()
-    cursor.close()
-
-
-def _write_ahead(cursor: Any) -> None:
-    # Two connections that both turn a new file to WAL could wait for each other for ever, so SQLite refuses one of
-    # them at once, whatever its busy timeout. The file stays in WAL: whoever comes later has nothing to change.
-    limit = time.monotonic() + _SQLITE_PATIENCE
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            cursor.fetchall()
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > limit:
-                raise
-            time.sleep(random.uniform(0.001, 0.01))

@@ -19,6 +19,7 @@ from sqlalchemy import make_url
 from celery_guard.core.decide import Finish
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import StoreUnavailable
+from celery_guard.store import database as database_module
 from celery_guard.store.database import Database, RowLocked
 from celery_guard.store.migrations import migrate
 from celery_guard.store.runs import RunStore
@@ -152,9 +153,9 @@ def test_a_holder_settles_over_a_killed_connection(postgres_runs, settlement):
 
 def test_every_connection_of_the_pool_may_die_at_once(postgres_runs):
     submitted(postgres_runs)
-    raw = [postgres_runs.database.engine.raw_connection() for _ in range(4)]
-    for connection in raw:
-        connection.close()
+    connections = postgres_runs.database.connections
+    for connection in [connections.take() for _ in range(4)]:
+        connections.give_back(connection)
 
     end_all_connections(postgres_runs.database.url)
 
@@ -186,10 +187,20 @@ def test_a_connection_plans_each_statement_of_a_run_once(wire, wired_runs):
     assert len(wire.planned) == 1
 
 
+def test_a_plan_is_made_anew_after_some_executions(wire, wired_runs, monkeypatch):
+    monkeypatch.setattr(database_module, "_EXECUTIONS", 3)
+    for number in range(7):
+        wired_runs.submit(a_new_run(f"run-{number}"))
+
+    assert len(wire.planned) == 3
+    assert len(set(wire.planned)) == 1
+
+
 def test_where_plans_do_not_stay_statements_are_sent_whole(wire, wired_runs):
     submitted(wired_runs)
-    with closing(wired_runs.database.engine.raw_connection()) as connection:
-        connection.cursor().execute("DEALLOCATE ALL")
+    connection = wired_runs.database.connections.take()
+    connection.cursor().execute("DEALLOCATE ALL")
+    wired_runs.database.connections.give_back(connection)
 
     wired_runs.submit(a_new_run("run-2"))
     held = claim(wired_runs, "run-2")
@@ -200,8 +211,9 @@ def test_where_plans_do_not_stay_statements_are_sent_whole(wire, wired_runs):
 
 def test_a_plan_found_on_a_shared_connection_is_taken(postgres_runs):
     submitted(postgres_runs)
-    with closing(postgres_runs.database.engine.raw_connection()) as connection:
-        connection.info.clear()
+    connection = postgres_runs.database.connections.take()
+    connection.info.clear()
+    postgres_runs.database.connections.give_back(connection)
 
     assert postgres_runs.submit(a_new_run("run-2")) is not None
 
@@ -546,7 +558,7 @@ def test_forks_write_while_a_thread_of_the_parent_keeps_writing(runs):
 def test_a_fork_works_while_a_thread_of_the_parent_opens_the_first_connection(store_url):
     database = Database(store_url)
 
-    with database._lock:
+    with database.connections._lock:
         written = in_a_fork(lambda: RunStore(database, NAMESPACE).submit(a_new_run("run-1")) is not None)
 
     assert written

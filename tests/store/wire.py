@@ -75,7 +75,8 @@ class Wire:
         _hang_up(near, far)
 
     def _note(self, query: str, doomed: threading.Event) -> None:
-        word, _, rest = query.partition(" ")
+        again, _, whole = query.rpartition("; ")
+        word, _, rest = (whole if again.startswith("DEALLOCATE ") else query).partition(" ")
         if word == "PREPARE":
             name, _, statement = rest.partition(" ")
             self.planned.append(name)

@@ -1,0 +1,223 @@
+"""Connections of this process: SQLAlchemy's engine and pool, and those that the next statement finds at hand."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import ArgumentError, DBAPIError, TimeoutError as PoolTimeout
+
+from celery_guard.errors import InvalidOption, StoreUnavailable
+
+__all__ = ["Connections", "first_line"]
+
+#: How many connections stay at hand between statements, and after how many seconds the pool looks at them again.
+_AT_HAND, _LOOK_AGAIN = 2, 60.0
+
+#: What a fork has copied, never freed: freeing would take locks that threads of the parent may have held.
+_inherited: list[Any] = []
+
+
+class Connections:
+    """The engine of one database, as one process sees it: made on first use, and again after a fork.
+
+    To check a connection in and out costs SQLAlchemy's pool a good part of what a short statement costs its client, so
+    a few stay checked out between statements. Not where the options say how the pool is to be: it then sees each
+    statement. Nor of SQLite, whose connections may not be open across a fork.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._url = url
+        self._options = dict(options)
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._pid = 0
+        configured = any(name.startswith("pool") or name in ("max_overflow", "creator") for name in options)
+        self._keeps = not (configured or url.startswith("sqlite"))
+        self._at_hand: list[Any] = []
+        self._look_again_at = 0.0
+        #: Who may have to wait for a connection of the pool.
+        self._waiting: set[object] = set()
+
+    @property
+    def engine(self) -> Engine:
+        """This process's engine; its autocommitting pool keeps 2 connections and opens at most 10."""
+        if self._engine is None or self._pid != os.getpid():
+            self._open()
+        assert self._engine is not None
+        return self._engine
+
+    def take(self) -> Any:
+        """Return a connection, to be given back, lost or invalidated.
+
+        Raises:
+            StoreUnavailable: none can be made, or none became free.
+        """
+        engine = self.engine
+        if time.monotonic() > self._look_again_at:
+            self.hand_in()
+            self._look_again_at = time.monotonic() + _LOOK_AGAIN
+        return self._found_at_hand() or self._from_pool(engine)
+
+    def give_back(self, connection: Any) -> None:
+        """Keep a connection for the next statement, or hand it in to the pool where somebody may wait for it."""
+        if self._keeps:
+            self._at_hand.append(connection)
+            if len(self._at_hand) <= _AT_HAND and not self._waiting:
+                return
+            connection = self._found_at_hand()
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def for_rare_work(self) -> Iterator[Connection]:
+        """A SQLAlchemy connection from the pool: for migrations, for reports."""
+        with self._may_wait():
+            self.hand_in()
+            connection = self.engine.connect()
+        with connection:
+            yield connection
+
+    def lose(self, connection: Any) -> None:
+        """Give up a connection that broke; its neighbours died with it."""
+        connection.invalidate()
+        while (neighbour := self._found_at_hand()) is not None:
+            neighbour.invalidate()
+        self.engine.dispose()
+
+    def hand_in(self) -> None:
+        """Leave nothing checked out that is not in use."""
+        while (connection := self._found_at_hand()) is not None:
+            connection.close()
+
+    def close_for_a_fork(self) -> None:
+        """Close what must not be open while the process forks."""
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.dispose()
+
+    def close(self) -> None:
+        """Close this process's connections; the next statement opens new ones."""
+        if self._engine is not None:
+            if self._pid == os.getpid():
+                self.hand_in()
+            self._engine.dispose(close=self._pid == os.getpid())
+            self._engine = None
+
+    def _found_at_hand(self) -> Any:
+        try:
+            return self._at_hand.pop()
+        except IndexError:
+            return None
+
+    def _from_pool(self, engine: Engine) -> Any:
+        try:
+            with self._may_wait():
+                return self._found_at_hand() or engine.raw_connection()
+        except PoolTimeout as busy:
+            raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy
+        except DBAPIError as error:
+            raise StoreUnavailable(f"the database of runs can't be reached: {first_line(error.orig)}") from error
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise StoreUnavailable(f"the database of runs can't be reached: {first_line(error)}") from error
+
+    @contextmanager
+    def _may_wait(self) -> Iterator[None]:
+        """Have whoever gives a connection back from now on hand it in. Who did so before may have left one at hand."""
+        me = object()
+        self._waiting.add(me)
+        try:
+            yield
+        finally:
+            self._waiting.discard(me)
+
+    def _open(self) -> None:
+        if self._pid != os.getpid():  # a fork may have copied a lock that another thread of the parent held
+            self._lock = threading.Lock()
+            self._pid, inherited = os.getpid(), self._engine
+            self._engine = None
+            if self._at_hand:
+                _inherited.append(self._at_hand)
+            self._at_hand, self._waiting = [], set()
+            if inherited is not None:
+                inherited.dispose(close=False)
+        with self._lock:
+            if self._engine is None:
+                self._engine = _new_engine(self._url, self._options)
+
+
+def first_line(error: Any) -> str:
+    """Return what a driver says in its first line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _new_engine(url: str, options: Mapping[str, Any]) -> Engine:
+    embedded = url.startswith("sqlite")
+    defaults: dict[str, Any] = {
+        "isolation_level": "AUTOCOMMIT",
+        "pool_reset_on_return": None,
+        "pool_size": 2,
+        "max_overflow": 8,
+        "pool_timeout": 10,
+        "pool_recycle": 1_800,
+    }
+    arguments = (
+        {"timeout": _SQLITE_PATIENCE, "isolation_level": None, "check_same_thread": False} if embedded else _POSTGRESQL
+    )
+    given = dict(options)
+    merged = {**defaults, **given, "connect_args": {**arguments, **given.get("connect_args", {})}}
+    try:
+        engine = create_engine(url, **merged)
+    except (ArgumentError, TypeError, ValueError) as error:
+        refused = first_line(error).replace(url, "…")
+        raise InvalidOption(f"guard_database_url and guard_database_engine_options give no engine: {refused}") from None
+    event.listen(engine, "connect", _prepare_sqlite if embedded else _prepare_postgresql)
+    return engine
+
+
+_POSTGRESQL = {
+    "connect_timeout": 5,
+    "application_name": "celery_guard",
+    "keepalives_idle": 30,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+def _prepare_postgresql(connection: Any, record: Any) -> None:
+    connection.set_session(isolation_level="READ COMMITTED", autocommit=True)  # whatever the database's default is
+
+
+_SQLITE_PATIENCE = 15  # seconds that a connection waits for another one's lock
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    _write_ahead(cursor)
+    for pragma in ("synchronous=FULL", f"busy_timeout={1000 * _SQLITE_PATIENCE}"):
+        cursor.execute(f"PRAGMA {pragma}")
+        cursor.fetchall()
+    cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    # Two connections that both turn a new file to WAL could wait for each other for ever, so SQLite refuses one of
+    # them at once, whatever its busy timeout. The file stays in WAL: whoever comes later has nothing to change.
+    limit = time.monotonic() + _SQLITE_PATIENCE
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            cursor.fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > limit:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))

@@ -60,9 +60,26 @@ def full(postgres_server: servers.Postgres, postgres_template: str) -> Iterator[
         database.close()
 
 
+@pytest.fixture(scope="module")
+def surprised(postgres_server: servers.Postgres, postgres_template: str) -> Iterator[Database]:
+    """A database in a burst after a quiet hour, in which its statistics were taken: all runs had ended."""
+    with postgres_server.database(postgres_template) as url:
+        database = Database(url)
+        ended, _, live = _FILL.split(";")[0].partition("UNION ALL")
+        columns = ended.partition("SELECT")[0]
+        with database.connection() as connection:
+            connection.exec_driver_sql("ALTER TABLE task_run SET (autovacuum_enabled = off)")
+            connection.execute(text(ended))
+            connection.exec_driver_sql("ANALYZE")
+            connection.execute(text(f"{columns} {live.replace(f'(1, {LIVE})', '(1, 5000)')}"))
+        yield database
+        database.close()
+
+
 def indexes(database: Database, statement: Statement, **values: object) -> set[str]:
     """The indexes that PostgreSQL plans to use; a scan of the whole table counts as ``Seq Scan``."""
     query, constants = statement.compiled(database.engine)
+    query = query.rpartition("; ")[2]  # without the patience with locks in front of it
     with database.connection() as connection:
         found = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {query}", {**constants, **values}).scalar()
     plan = found if isinstance(found, list) else json.loads(found)
@@ -127,6 +144,37 @@ def test_a_periodic_statement_uses_its_index(full, statement, values, fitting):
 )
 def test_a_statement_of_the_hot_path_uses_the_primary_key_alone(full, statement, values):
     assert indexes(full, statement, id="live-1", **values) == {"task_run_pkey"}
+
+
+_SETTLED = {"final": True, "unknown": 0, "owed": False, "state": "failed", "terminal_reason": "failed_non_retryable"}
+
+_OF_ONE_RUN = {
+    "CLAIM": {"namespace": NAMESPACE, "token": "t", "worker_id": "w", "fingerprint": None},
+    "HELD": {"token": "t"},
+    "SUCCEED": {"token": "t", "successor": "t", "owed": False},
+    "SETTLE": {"token": "t", "rule": "r", **_SETTLED},
+    "SNOOZE": {"token": "t", "at": None},
+    "VACATE": {"token": "t"},
+    "REWRITE": {"token": "t", "payload": "p", "options": "{}", "fingerprint": "f"},
+    "REQUEUE": {},
+    "FINISH_WAITING": _SETTLED,
+    "TAKE_ENDING": {"ticket": 1, "lease": 9.0},
+    "TELL_SOON": {"token": "t"},
+    "TOLD": {},
+    "MOVE_IN": {"lease": 9.0},
+    "FREE_KEY": {"ago": -9.0},
+    "PUBLISHED": {"ids": ["live-1", "live-2"], "lease": 9.0},
+    "PUBLISH_SOON": {"ids": ["live-1", "live-2"], "delay": 9.0},
+    "RUNNING": {"namespace": NAMESPACE},
+    "FIND": {"namespace": NAMESPACE},
+    "PAYLOAD": {},
+    "STATE_AND_TOKEN": {},
+}
+
+
+@pytest.mark.parametrize(("name", "values"), _OF_ONE_RUN.items(), ids=_OF_ONE_RUN)
+def test_a_run_is_found_by_its_id_though_statistics_say_that_hardly_any_live(surprised, name, values):
+    assert indexes(surprised, getattr(sql, name), **{"id": "live-1", **values}) == {"task_run_pkey"}
 
 
 @pytest.mark.parametrize(

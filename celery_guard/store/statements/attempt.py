@@ -34,6 +34,7 @@ from celery_guard.store.statements.parts import (
     IS_WAITING,
     LOCK_PATIENCE,
     RUN,
+    checked,
     ending_columns,
     given,
     given_moment,
@@ -112,11 +113,9 @@ def _settle_with_history() -> Any:
 
 def claimable() -> Any:
     """Whether this run is to be had now, as the task that it is to be run as."""
-    return and_(
-        *(IS_THIS, IS_MINE, IS_QUEUED, RUN.next_retry_at.is_(None)),
-        or_(given("type").is_(None), RUN.type == given("type")),
-        *(RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts),
-    )
+    fits = or_(given("type").is_(None), RUN.type == given("type"))
+    is_in_time = and_(RUN.deadline_at > now(), RUN.attempt < RUN.max_attempts)
+    return and_(IS_THIS, checked(IS_MINE, IS_QUEUED, RUN.next_retry_at.is_(None), fits, is_in_time))
 
 
 def _claim() -> Any:
@@ -211,7 +210,7 @@ REWRITE = Statement(
 REQUEUE = Statement(
     lambda: (
         update(task_run)
-        .where(IS_THIS, IS_WAITING)
+        .where(IS_THIS, checked(IS_WAITING))
         .values(state=constant(State.QUEUED), permit=None, next_retry_at=None, publish_at=None, updated_at=now())
     )
 )

@@ -32,6 +32,7 @@ from celery_guard.store.statements.parts import (
     LOCK_PATIENCE,
     PATIENCE,
     RUN,
+    checked,
     first,
 )
 
@@ -108,7 +109,7 @@ EXTEND_LEASES = Statement(
 PUBLISH_SOON = Statement(
     lambda: (
         update(task_run)
-        .where(among(RUN.id, "ids"), RUN.publish_at.is_not(None))
+        .where(among(RUN.id, "ids"), checked(RUN.publish_at.is_not(None)))
         .values(publish_at=seconds_from_now("delay"), publishes=0)
     ),
     lock_patience=LOCK_PATIENCE,

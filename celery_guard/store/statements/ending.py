@@ -34,6 +34,7 @@ from celery_guard.store.statements.parts import (
     RUN,
     RUNNING_COLUMNS,
     TRUE,
+    checked,
     ending_columns,
     first,
 )
@@ -81,12 +82,15 @@ def _follow() -> Any:
 
 
 #: End a run that is not running.
-FINISH_WAITING = Statement(lambda: _finish_waiting(and_(IS_THIS, IS_WAITING)), lock_patience=LOCK_PATIENCE)
+FINISH_WAITING = Statement(lambda: _finish_waiting(and_(IS_THIS, checked(IS_WAITING))), lock_patience=LOCK_PATIENCE)
 
 #: End waiting runs whose deadline has passed, earliest first.
 FINISH_EXPIRED = Statement(
     lambda: _finish_waiting(
-        and_(IS_WAITING, first(and_(IS_MINE, IS_LIVE, IS_WAITING, RUN.deadline_at <= now_for_scans()), RUN.deadline_at))
+        and_(
+            checked(IS_WAITING),
+            first(and_(IS_MINE, IS_LIVE, IS_WAITING, RUN.deadline_at <= now_for_scans()), RUN.deadline_at),
+        )
     )
 )
 
@@ -144,7 +148,8 @@ PRUNABLE = Statement(
 
 #: Delete rows that have ended, and what belongs to them.
 DELETE_RUNS = Statement(
-    lambda: delete(task_run).where(among(RUN.id, "ids"), RUN.finished_at.is_not(None)), lock_patience=LOCK_PATIENCE
+    lambda: delete(task_run).where(among(RUN.id, "ids"), checked(RUN.finished_at.is_not(None))),
+    lock_patience=LOCK_PATIENCE,
 )
 
 DELETE_ATTEMPTS = Statement(lambda: delete(task_attempt).where(among(task_attempt.c.run_id, "ids")))

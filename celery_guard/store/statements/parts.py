@@ -47,6 +47,7 @@ __all__ = [
     "RUNNING_COLUMNS",
     "SNAPSHOT",
     "TRUE",
+    "checked",
     "deadline",
     "ending_columns",
     "first",
@@ -78,7 +79,17 @@ IS_MINE = RUN.namespace == bindparam("namespace")
 
 IS_THIS = RUN.id == bindparam("id")
 
-IS_HELD = and_(IS_THIS, RUN.claim_token == bindparam("token"), IS_RUNNING)
+
+def checked(*conditions: Any) -> Any:
+    """Ask something of rows that their ids find, so that no index is tried in the primary key's place.
+
+    A partial index of live rows looks all but empty to statistics that were taken in a quiet hour. In a burst after
+    it, each claim would read all that waits.
+    """
+    return case((and_(*conditions), TRUE), else_=FALSE)
+
+
+IS_HELD = and_(IS_THIS, checked(RUN.claim_token == bindparam("token"), IS_RUNNING))
 
 IS_DUE = and_(IS_MINE, RUN.publish_at <= now_for_scans())
 

@@ -17,6 +17,7 @@ from celery_guard.store.statements.parts import (
     RUN,
     RUNNING_COLUMNS,
     SNAPSHOT,
+    checked,
 )
 
 __all__ = ["FIND", "HISTORY", "PAYLOAD", "RUNNING", "RUNNING_ON"]
@@ -25,7 +26,7 @@ __all__ = ["FIND", "HISTORY", "PAYLOAD", "RUNNING", "RUNNING_ON"]
 RUNNING_ON = Statement(lambda: select(*RUNNING_COLUMNS).where(RUN.worker_id == bindparam("worker_id"), IS_RUNNING))
 
 #: Read one running row.
-RUNNING = Statement(lambda: select(*RUNNING_COLUMNS).where(IS_THIS, IS_MINE, IS_RUNNING))
+RUNNING = Statement(lambda: select(*RUNNING_COLUMNS).where(IS_THIS, checked(IS_MINE, IS_RUNNING)))
 
 #: Read a snapshot.
 FIND = Statement(lambda: select(*(RUN[name] for name in SNAPSHOT)).where(IS_THIS, IS_MINE))

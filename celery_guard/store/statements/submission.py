@@ -33,6 +33,7 @@ from celery_guard.store.statements.parts import (
     IS_THIS,
     RUN,
     TRUE,
+    checked,
     deadline,
     given,
     given_moment,
@@ -132,7 +133,7 @@ TAKEN_BY = Statement(
 FREE_KEY = Statement(
     lambda: (
         update(task_run)
-        .where(IS_THIS, RUN.idempotency_key.is_not(None), RUN.finished_at <= seconds_from_now("ago"))
+        .where(IS_THIS, checked(RUN.idempotency_key.is_not(None), RUN.finished_at <= seconds_from_now("ago")))
         .values(idempotency_key=None)
     )
 )
@@ -143,10 +144,12 @@ MOVE_IN = Statement(
         update(task_run)
         .where(
             IS_THIS,
-            RUN.state == constant(State.RETRYING),
-            RUN.publish_at.is_(None),
-            RUN.claim_token.is_(None),
-            RUN.deadline_at > now(),
+            checked(
+                RUN.state == constant(State.RETRYING),
+                RUN.publish_at.is_(None),
+                RUN.claim_token.is_(None),
+                RUN.deadline_at > now(),
+            ),
         )
         .values(
             **{name: given(name) for name in _MOVED},
@@ -168,8 +171,10 @@ MOVE_IN = Statement(
 PUBLISHED = Statement(
     lambda: (
         update(task_run)
-        .where(among(RUN.id, "ids"), IS_QUEUED)
-        .where(RUN.publishes == 0, RUN.next_retry_at.is_(None), RUN.publish_at.is_not(None))
+        .where(
+            among(RUN.id, "ids"),
+            checked(IS_QUEUED, RUN.publishes == 0, RUN.next_retry_at.is_(None), RUN.publish_at.is_not(None)),
+        )
         .values(publish_at=seconds_from_now("lease"), publishes=1)
     )
 )

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from celery_guard.core.faults import Category
-from celery_guard.core.states import ENDINGS, TERMINAL, Permit, State
+from celery_guard.core.states import ENDINGS, LIVE, Permit
 from celery_guard.store.sql import Moment
 
 __all__ = [
@@ -44,13 +44,10 @@ def _one_of(column: str, values: Any) -> str:
     return f"{column} IN ({', '.join(sorted(repr(str(value)) for value in values))})"
 
 
-def _each_ending_has_its_reason() -> str:
-    live = f"(NOT {_one_of('state', TERMINAL)} AND terminal_reason IS NULL AND finished_at IS NULL)"
-    endings = (
-        f"(state = '{state}' AND {_one_of('terminal_reason', reasons)} AND finished_at IS NOT NULL)"
-        for state, reasons in sorted(ENDINGS.items())
-    )
-    return " OR ".join((live, *endings))
+def _state_with_its_reason() -> str:
+    """A live state has no reason, and a terminal one has one of its own. PostgreSQL reads this anew for each write."""
+    endings = (f"{state}/{reason}" for state, reasons in ENDINGS.items() for reason in reasons)
+    return _one_of("(state || coalesce('/' || terminal_reason, ''))", (*LIVE, *endings))
 
 
 #: One row is one submission's whole life.
@@ -94,8 +91,8 @@ task_run = Table(
     Column("meta", Text),
     Column("concurrency_group", String(511)),
     Column("permit", String(8)),
-    CheckConstraint(_one_of("state", State), name="state"),
-    CheckConstraint(_each_ending_has_its_reason(), name="ending"),
+    CheckConstraint(_state_with_its_reason(), name="state"),
+    CheckConstraint("(finished_at IS NULL) = (terminal_reason IS NULL)", name="ending"),
     CheckConstraint("attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="attempt"),
     CheckConstraint(_one_of("error_category", Category), name="error_category"),
     CheckConstraint(_one_of("permit", Permit), name="permit"),

@@ -10,16 +10,11 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-STATES = "'cancelled', 'dead', 'failed', 'queued', 'retrying', 'running', 'succeeded'"
-CATEGORIES = "'non_retryable', 'retryable', 'unknown'"
-ENDING = (
-    "(NOT state IN ('cancelled', 'dead', 'failed', 'succeeded') AND terminal_reason IS NULL AND finished_at IS NULL)"
-    " OR (state = 'cancelled' AND terminal_reason IN ('cancelled') AND finished_at IS NOT NULL)"
-    " OR (state = 'dead' AND terminal_reason IN ('failed_due_deadline', 'failed_due_max_attempts',"
-    " 'failed_due_worker_loss') AND finished_at IS NOT NULL)"
-    " OR (state = 'failed' AND terminal_reason IN ('failed_non_retryable') AND finished_at IS NOT NULL)"
-    " OR (state = 'succeeded' AND terminal_reason IN ('succeeded') AND finished_at IS NOT NULL)"
+STATES = (
+    "'cancelled/cancelled', 'dead/failed_due_deadline', 'dead/failed_due_max_attempts', 'dead/failed_due_worker_loss',"
+    " 'failed/failed_non_retryable', 'queued', 'retrying', 'running', 'succeeded/succeeded'"
 )
+CATEGORIES = "'non_retryable', 'retryable', 'unknown'"
 
 
 def upgrade() -> None:
@@ -64,8 +59,10 @@ def upgrade() -> None:
         sa.Column("concurrency_group", sa.String(511)),
         sa.Column("permit", sa.String(8)),
         sa.PrimaryKeyConstraint("id", name="task_run_pkey"),
-        sa.CheckConstraint(f"state IN ({STATES})", name="task_run_state_check"),
-        sa.CheckConstraint(ENDING, name="task_run_ending_check"),
+        sa.CheckConstraint(
+            f"(state || coalesce('/' || terminal_reason, '')) IN ({STATES})", name="task_run_state_check"
+        ),
+        sa.CheckConstraint("(finished_at IS NULL) = (terminal_reason IS NULL)", name="task_run_ending_check"),
         sa.CheckConstraint(
             "attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="task_run_attempt_check"
         ),

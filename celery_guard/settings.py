@@ -170,8 +170,9 @@ class TaskSettings(BaseModel):
         count, _, unit = self.retry_rate.partition("/")
         return {"s": 1, "m": 60, "h": 3_600}[unit] / int(count)
 
+    @cached_property
     def policy(self) -> Policy:
-        """Return what :func:`~celery_guard.core.decide.decide` asks about a task."""
+        """What :func:`~celery_guard.core.decide.decide` asks about a task."""
         return Policy(self.unknown_max_attempts, self.delays(), self.on_worker_lost)
 
 

@@ -54,7 +54,7 @@ def _explained(guard: Guard, error: str, task: str | None, attempt: int) -> Expl
     claim = Claim("", "", attempt, settings.max_attempts, 0, now + settings.deadline)
     return explain_claim(
         error,
-        settings.policy(),
+        settings.policy,
         claim,
         now=now,
         ask=lambda example: classify(example, now=now, configured=guard.settings.configured),

@@ -12,8 +12,8 @@ from celery_guard.core.decide import Finish, Retry, Settlement, Wait
 from celery_guard.core.states import Reason, State
 from celery_guard.errors import StoreUnavailable
 from celery_guard.flow import softlimit
-from celery_guard.flow.body import Attempt, Executed, execute_body
-from celery_guard.flow.context import CurrentRun, begin_tracing
+from celery_guard.flow.body import Attempt, Executed, Hook, execute_body
+from celery_guard.flow.context import CurrentRun, Tracing, begin_tracing
 from celery_guard.flow.deliver import Delivery, deliver, is_foreign, mark_ending
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.held import Held
@@ -33,7 +33,7 @@ __all__ = ["execute"]
 CLAIM_PATIENCE = 10.0
 
 
-def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def execute(task: Any, request: Any, body: Callable[..., Any], before_start: Hook, args: Any, kwargs: Any) -> Any:
     """Be the task in Celery's eyes: return its result, or raise what Celery's tracer must tell.
 
     Raises:
@@ -41,8 +41,8 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
         Retry: the run waits for its next attempt.
         Exception: the run has ended.
     """
-    softlimit.hold_back()
-    request, guard, settings = task.request, guard_of(task.app), task_settings(task)
+    softlimit.answer()
+    guard, settings = guard_of(task.app), task_settings(task)
     traced = begin_tracing(request)
     delivery = Delivery.of(request)
     limit = None if request.is_eager else settings.concurrency
@@ -52,8 +52,7 @@ def execute(task: Any, body: Callable[..., Any], before_start: Callable[..., Any
         claimed = _claim(guard, task, delivery, limit)
     if claimed is None:
         return deliver(guard, task, request, delivery)
-    attempt = _attempt(task, guard, settings, request, claimed)
-    traced.run = attempt.run
+    attempt = _attempt(task, guard, settings, request, traced, claimed)
     guard.announce(Transition.started(task.name, claimed.claim, claimed.meta))
     executed = execute_body(attempt, body, before_start, args, kwargs)
     try:
@@ -88,10 +87,12 @@ def _claim(guard: Guard, task: Any, delivery: Delivery, limit: int | None) -> Cl
         raise Reject(away, requeue=True) from away
 
 
-def _attempt(task: Any, guard: Guard, settings: TaskSettings, request: Any, claimed: Claimed) -> Attempt:
+def _attempt(
+    task: Any, guard: Guard, settings: TaskSettings, request: Any, traced: Tracing, claimed: Claimed
+) -> Attempt:
     claim = claimed.claim
     held = Held(guard, claim, claimed.now, owes=_owes(request))
-    run = CurrentRun(
+    run = traced.run = CurrentRun(
         id=claim.run_id,
         type=task.name,
         attempt=claim.attempt,
@@ -104,7 +105,7 @@ def _attempt(task: Any, guard: Guard, settings: TaskSettings, request: Any, clai
         root_id=claimed.root_id,
         held=held,
     )
-    return Attempt(task, guard, request, settings, claimed, run, held)
+    return Attempt(task, guard, request, traced, settings, claimed, run, held)
 
 
 def _owes(request: Any) -> bool:

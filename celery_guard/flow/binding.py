@@ -94,6 +94,7 @@ def _refuse_the_opposite(cls: type) -> None:
 def _wrap(cls: Any) -> None:
     """Put the guard around the final class, so that a user's own ``__call__`` can't go past the claim."""
     plain, before_start, after_return = (_own(cls, name) for name in ("__call__", "before_start", "after_return"))
+    has_hook = before_start is not Task.before_start
 
     @wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +103,7 @@ def _wrap(cls: Any) -> None:
             return _plainly(self, plain, args, kwargs)
         if tracing(request) is not None:
             return plain(self, *args, **kwargs)
-        return execute(self, plain, _bound(before_start, self), args, kwargs)
+        return execute(self, request, plain, _bound(before_start, self) if has_hook else None, args, kwargs)
 
     @wraps(before_start)
     def deferred(self: Any, task_id: str, args: Any, kwargs: Any) -> None:
@@ -117,7 +118,9 @@ def _wrap(cls: Any) -> None:
 
     for outer, inner in ((call, plain), (deferred, before_start), (returned, after_return)):
         setattr(outer, _INNER, inner)
-    cls.__call__, cls.before_start, cls.after_return = call, deferred, returned
+    cls.__call__, cls.after_return = call, returned
+    if has_hook:
+        cls.before_start = deferred
     cls.on_failure, cls.on_retry = _harmless(cls, "on_failure"), _harmless(cls, "on_retry")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeAlias
 
 from billiard.common import terminate_handler_fired
 from celery import states
@@ -23,7 +23,7 @@ from celery_guard.core.decide import CELERY_RETRY, Outcome, Raised, Returned, Sn
 from celery_guard.core.faults import Category, Classification, fault_of
 from celery_guard.errors import Snooze
 from celery_guard.flow import codec, coroutine, softlimit
-from celery_guard.flow.context import CurrentRun, entered
+from celery_guard.flow.context import CurrentRun, Tracing, entered
 from celery_guard.flow.guard import Guard
 from celery_guard.flow.held import Held
 from celery_guard.flow.judge import judge, tell_trouble
@@ -32,8 +32,10 @@ from celery_guard.observe.logs import logger
 from celery_guard.settings import TaskSettings
 from celery_guard.store.records import Claimed
 
-__all__ = ["Attempt", "Executed", "execute_body"]
+__all__ = ["Attempt", "Executed", "Hook", "execute_body"]
 
+#: A user's own ``before_start``, where there is one.
+Hook: TypeAlias = Callable[..., Any] | None
 
 #: How far before the deadline its soft stop may fire.
 _CLOSE_TO = timedelta(seconds=0.5)
@@ -46,6 +48,7 @@ class Attempt:
     task: Any
     guard: Guard
     request: Any
+    traced: Tracing
     settings: TaskSettings
     claimed: Claimed
     run: CurrentRun
@@ -62,9 +65,7 @@ class Executed:
     encoded: str | None = None
 
 
-def execute_body(
-    attempt: Attempt, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any
-) -> Executed:
+def execute_body(attempt: Attempt, body: Callable[..., Any], before_start: Hook, args: Any, kwargs: Any) -> Executed:
     """Run the body, and say what it did; whatever it raises is an answer."""
     try:
         result = _run(attempt, body, before_start, *_newest_arguments(attempt, args, kwargs))
@@ -77,7 +78,7 @@ def execute_body(
             raise  # this process is being ended from outside: the main process says what that means
         return _failed(attempt, error, _classified(attempt, error))
     try:
-        encoded = codec.encode_result(result, attempt.task.app.conf.result_serializer)
+        encoded = codec.encode_result(result, attempt.guard.result_serializer)
     except Exception as error:  # a serializer may raise anything
         if attempt.held.owes or _is_kept(attempt.task, attempt.request):
             return _failed(attempt, error, Classification(Category.NON_RETRYABLE, "result_not_serializable"))
@@ -115,21 +116,22 @@ def _tell_started(attempt: Attempt) -> None:
             logger.warning("%s[%s] STARTED could not be told: %r", task.name, request.id, error)
 
 
-def _run(attempt: Attempt, body: Callable[..., Any], before_start: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _run(attempt: Attempt, body: Callable[..., Any], before_start: Hook, args: Any, kwargs: Any) -> Any:
     def guarded() -> Any:
-        before_start(attempt.request.id, args, kwargs)
+        if before_start is not None:
+            before_start(attempt.request.id, args, kwargs)
         return body(attempt.task, *args, **kwargs)
 
     _tell_started(attempt)
     with entered(attempt.run):
         if attempt.guard.keeper is not None and threading.current_thread() is not threading.main_thread():
             return _finished(attempt, watched(guarded, attempt.run.remaining().total_seconds()))
-        return softlimit.let_through(lambda: _finished(attempt, guarded()))
+        return softlimit.let_through(attempt.traced, lambda: _finished(attempt, guarded()))
 
 
 def _finished(attempt: Attempt, returned: Any) -> Any:
     """Return the result of a body; one that is a coroutine is run to its end."""
-    if not isawaitable(returned):
+    if returned is None or not isawaitable(returned):
         return returned
     grace = attempt.settings.deadline_grace.total_seconds()
     return coroutine.finish(attempt.task, attempt.request, attempt.run, returned, grace)

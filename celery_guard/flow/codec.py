@@ -10,6 +10,7 @@ from inspect import Signature, signature
 from typing import Any
 
 from kombu import serialization
+from kombu.exceptions import EncodeError, SerializerNotInstalled
 from kombu.utils import json as kombu_json
 
 from celery_guard.errors import InvalidOption, UnserializableArgument
@@ -40,8 +41,16 @@ def encode(value: Any, serializer: str) -> str:
 
     Raises:
         kombu.exceptions.EncodeError: the serializer can't encode the value.
+        kombu.exceptions.SerializerNotInstalled: there is none of that name.
     """
-    _, encoding, data = serialization.dumps(value, serializer)
+    registered = serialization.registry._encoders.get(serializer)
+    if registered is None:
+        raise SerializerNotInstalled(f"no serializer {serializer!r} is registered with kombu")
+    try:
+        data = registered.encoder(value)
+    except Exception as error:  # a serializer may raise anything
+        raise EncodeError(str(error)) from error
+    encoding = registered.content_encoding
     if isinstance(data, str) and "\x00" not in data:
         return data
     raw = data.encode(encoding) if isinstance(data, str) else data

@@ -243,6 +243,10 @@ class Tracing:
     #: The ending that Celery is about to follow up, in Celery's words, and whether the row waits to hear that it did.
     ending: str | None = None
     owed: bool = False
+    #: What Celery's soft time limit does: it raises, or calls something, or is noted because no body runs.
+    hears_limit: bool = False
+    on_limit: Callable[[], None] | None = None
+    limit_came: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,5 +47,5 @@ def explain(
     )
     limit = settings.error_max_length
     return explain_claim(
-        error, settings.policy(), claim, now=now, ask=lambda example: judge(task, example, now), limit=limit
+        error, settings.policy, claim, now=now, ask=lambda example: judge(task, example, now), limit=limit
     )

@@ -72,6 +72,11 @@ class Guard:
         return Settings.read(given, default_url=url, default_namespace=namespace)
 
     @cached_property
+    def result_serializer(self) -> str:
+        """The name of the serializer of results, in rows as in Celery's result backend."""
+        return str(self.app.conf.result_serializer)
+
+    @cached_property
     def database(self) -> Database:
         """The database of runs."""
         return Database(self.settings.database_url, self.settings.database_engine_options)

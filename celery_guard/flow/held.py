@@ -82,7 +82,7 @@ class Held:
             RunCancelled: the run is no longer this attempt's.
         """
         runs = RunStore(Joined(self.guard.database, session), self.guard.settings.namespace)
-        encoded = codec.encode_result(result, self.guard.app.conf.result_serializer)
+        encoded = codec.encode_result(result, self.guard.result_serializer)
         success = Finish(State.SUCCEEDED, Reason.SUCCEEDED, result=result)
         if not runs.settle(self.claim, success, result=encoded, owed=self.owes, lease=TELLING_LEASE):
             raise RunCancelled("cancelled", f"the run {self.claim.run_id} is no longer this attempt's; roll back")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +55,13 @@ def header_of(request: Any) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
+class _Sent:
+    """In the place of the result object that ``send_task`` makes, and nobody reads."""
+
+    def __init__(self, task_id: str) -> None:
+        self.id = task_id
+
+
 def publish(
     app: Any,
     run_id: str,
@@ -63,13 +71,14 @@ def publish(
     options: Mapping[str, Any],
     header: Mapping[str, Any],
     **transient: Any,
-) -> Any:
+) -> None:
     """Send one message by Celery's own ``send_task``; it needs no registered task."""
     sent = {
         "confirm_timeout": CONFIRM_TIMEOUT,
         **options,
         **transient,
         "expires": None,
+        "result_cls": _Sent,
     }  # the row expires; a broker would drop the message unheard
     if sent.pop(BY_REFERENCE, False):
         header = {**header, "fingerprint": None}  # the claim brings the arguments
@@ -77,8 +86,8 @@ def publish(
         args, kwargs = [], {}
     trace = sent.pop(TRACE, {})
     sent["headers"] = {**trace, **(options.get("headers") or {}), HEADER: dict(header)}
-    with continued(trace):
-        return app.send_task(name, args, kwargs, task_id=run_id, **sent)
+    with continued(trace) if trace else nullcontext():
+        app.send_task(name, args, kwargs, task_id=run_id, **sent)
 
 
 def publish_due(app: Any, due: Due, *, producer: Any) -> None:

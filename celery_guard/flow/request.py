@@ -68,10 +68,17 @@ class GuardedRequest(Request):  # type: ignore[misc]
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Send one of Celery's events, with what we know besides. No copy is told to have started."""
+        if not self._is_watched:
+            return
         if type != "task-started":
             super().send_event(type, **fields, **self._always_said, **self._said)
         elif not self.may_be_a_copy:
             self.tell_started()
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether this worker sends events at all, which most don't."""
+        return bool(self._eventer is not None and self._eventer.enabled and self._task.send_events)
 
     @property
     def _always_said(self) -> dict[str, Any]:

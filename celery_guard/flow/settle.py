@@ -71,7 +71,7 @@ def settle(
         made_by: who ends the attempt, for them, too.
         how: what :meth:`~celery_guard.store.runs.RunStore.settle` takes besides.
     """
-    settlement = decide(outcome, claim, settings.policy(), now=now, rng=_CHANCE)
+    settlement = decide(outcome, claim, settings.policy, now=now, rng=_CHANCE)
     between = settings.seconds_between_retries()
     if isinstance(settlement, Retry) and between is not None:
         settlement = _in_its_slot(guard.rates.slot(task_type, settlement.at, between), claim, settlement)

@@ -1,13 +1,14 @@
 """Celery's soft time limit reaches the body, and nothing but the body.
 
 The signal can arrive before the body, while the run is claimed, or after it has returned: in our own statement, or
-while Celery submits the next task of a chain. So in a prefork child its handler raises only while a body runs. Masking
-the signal would not do: it would be delivered to any thread that a body has started, and Python runs its handler in
-the main thread all the same.
+while Celery submits the next task of a chain. So in a prefork child its handler asks what Celery's tracer has in hand,
+and raises only while a body runs. Masking the signal would not do: it would be delivered to any thread that a body has
+started, and Python runs its handler in the main thread all the same.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,51 +16,43 @@ from contextlib import contextmanager
 from typing import Any
 
 from billiard.pool import soft_timeout_sighandler
+from celery._state import get_current_task
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import task_postrun
 
-__all__ = ["calls", "hold_back", "let_through", "reaches_here"]
+from celery_guard.flow.context import Tracing, tracing
+
+__all__ = ["answer", "calls", "let_through", "reaches_here"]
 
 _SIGNAL: Any = getattr(signal, "SIGUSR1", None)
 
-#: Whether the signal came while it was held back.
-_came = False
-
-
-def _hold(number: int, frame: Any) -> None:
-    global _came
-    _came = True
+#: The process whose signal is answered here.
+_pid = 0
 
 
 def reaches_here() -> bool:
     """Whether soft limits arrive as a signal in this very thread: a prefork child."""
-    return (
-        _SIGNAL is not None
-        and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(_SIGNAL) in (soft_timeout_sighandler, _hold)
-    )
+    if _SIGNAL is None or threading.get_ident() != threading.main_thread().ident:
+        return False
+    return _pid == os.getpid() or signal.getsignal(_SIGNAL) is soft_timeout_sighandler
 
 
-def hold_back() -> None:
-    """Keep the signal waiting from now on, until the tracer is done with the task."""
-    global _came
-    if reaches_here():
-        task_postrun.connect(_release, dispatch_uid="celery_guard.softlimit")
-        _came = False
-        signal.signal(_SIGNAL, _hold)
+def answer() -> None:
+    """Answer the signal in this process from now on, where it comes here; for tasks of others as Celery does."""
+    global _pid
+    if _pid != os.getpid() and reaches_here():
+        signal.signal(_SIGNAL, _handle)
+        _pid = os.getpid()
 
 
-def let_through(body: Callable[[], Any]) -> Any:
+def let_through(traced: Tracing, body: Callable[[], Any]) -> Any:
     """Run a body with the signal let through; one that came while the run was being claimed is raised at once."""
-    if not reaches_here():
-        return body()
+    traced.hears_limit = True
     try:
-        signal.signal(_SIGNAL, soft_timeout_sighandler)
-        if _came:
+        if traced.limit_came:
             raise SoftTimeLimitExceeded
         return body()
     finally:
-        signal.signal(_SIGNAL, _hold)
+        traced.hears_limit = False
 
 
 @contextmanager
@@ -68,17 +61,29 @@ def calls(stop: Callable[[], None]) -> Iterator[bool]:
 
     Gives whether it reaches this thread at all.
     """
-    if not reaches_here():
+    traced = _in_hand()
+    if traced is None or not reaches_here():
         yield False
         return
-    signal.signal(_SIGNAL, lambda number, frame: stop())
+    traced.on_limit = stop
     try:
         yield True
     finally:
-        signal.signal(_SIGNAL, _hold)
+        traced.on_limit, traced.hears_limit = None, False
 
 
-def _release(**_: Any) -> None:
-    """Let the signal through to whatever this process does next."""
-    if reaches_here():
-        signal.signal(_SIGNAL, soft_timeout_sighandler)
+def _handle(number: int, frame: Any) -> None:
+    traced = _in_hand()
+    if traced is None:
+        raise SoftTimeLimitExceeded
+    if traced.on_limit is not None:
+        traced.on_limit()
+    elif traced.hears_limit:
+        raise SoftTimeLimitExceeded
+    else:
+        traced.limit_came = True
+
+
+def _in_hand() -> Tracing | None:
+    task = get_current_task()
+    return tracing(task.request) if task is not None else None

@@ -87,6 +87,7 @@ class GuardedTask(Task):  # type: ignore[misc]
     classify: ClassVar[Classifier | None] = None
 
     _guard_tells_started: ClassVar[bool] = False
+    _guard_calls_last: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # Celery's own, which says no types
 
@@ -100,6 +101,7 @@ class GuardedTask(Task):  # type: ignore[misc]
             return super().bind(app)
         if "_guard_bound" not in cls.__dict__:
             put_under_guard(cls, app)
+            cls._guard_calls_last = is_last_call(cls, GuardedTask)
         bound = super().bind(app)
         for name, (value, _) in FIXED.items():
             setattr(cls, name, value)
@@ -112,7 +114,7 @@ class GuardedTask(Task):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body. Called directly it is a plain call, without a row."""
         request = self.request
-        if not request.called_directly and not request._protected and is_last_call(type(self), GuardedTask):
+        if self._guard_calls_last and not (request.called_directly or request._protected):
             request._protected = 1
             return self.run(*args, **kwargs)
         return super().__call__(*args, **kwargs)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
 from celery_guard import signals
-from celery_guard.core.states import State
+from celery_guard.core.states import TERMINAL, State
 from celery_guard.observe.events import TaskEvent, event_of
-from celery_guard.observe.logs import log_transition, logger
+from celery_guard.observe.logs import LEVELS, log_transition, logger
 from celery_guard.observe.transitions import Transition
 
 __all__ = ["announce"]
+
+_SIGNALS: Mapping[State, Any] = {
+    State.RUNNING: signals.run_started,
+    State.RETRYING: signals.run_retrying,
+    **dict.fromkeys(TERMINAL, signals.run_finished),
+}
 
 
 def announce(
@@ -26,33 +32,19 @@ def announce(
         log_meta: the entries of ``meta`` that may be logged.
         send_event: sends Celery's event for it, where Celery does not do so itself.
     """
-    watchers: tuple[Callable[[], None], ...] = (
-        lambda: log_transition(transition, log_meta),
-        lambda: _send_signal(transition, app),
-        lambda: _send_event(transition, send_event),
-    )
-    for tell in watchers:
-        try:
-            tell()
-        except Exception:  # handlers and receivers are users' code; it may be the logging that is broken
-            with suppress(Exception):
-                logger.exception("%s[%s] a watcher failed", transition.type, transition.run_id)
-
-
-def _send_event(transition: Transition, send_event: Callable[[TaskEvent], None]) -> None:
+    if logger.isEnabledFor(LEVELS[transition.state]):
+        _tell(transition, lambda: log_transition(transition, log_meta))
+    signal = _SIGNALS.get(transition.state)
+    if signal is not None and signal.receivers:
+        _tell(transition, lambda: signal.send(sender=app.tasks.get(transition.type), run=transition))
     event = event_of(transition)
     if event is not None:
-        send_event(event)
+        _tell(transition, lambda: send_event(event))
 
 
-def _send_signal(transition: Transition, app: Any) -> None:
-    if transition.is_terminal:
-        signal = signals.run_finished
-    elif transition.state is State.RETRYING:
-        signal = signals.run_retrying
-    elif transition.state is State.RUNNING:
-        signal = signals.run_started
-    else:
-        return
-    if signal.receivers:
-        signal.send(sender=app.tasks.get(transition.type), run=transition)
+def _tell(transition: Transition, tell: Callable[[], Any]) -> None:
+    try:
+        tell()
+    except Exception:  # handlers and receivers are users' code; it may be the logging that is broken
+        with suppress(Exception):
+            logger.exception("%s[%s] a watcher failed", transition.type, transition.run_id)

@@ -10,11 +10,12 @@ from typing import Any
 from celery_guard.core.states import State
 from celery_guard.observe.transitions import Transition
 
-__all__ = ["FIELDS", "log_transition", "logger"]
+__all__ = ["FIELDS", "LEVELS", "log_transition", "logger"]
 
 logger = logging.getLogger("celery_guard")
 
-_LEVELS = {
+#: How loudly a move is told, by the state that it leads to.
+LEVELS = {
     State.QUEUED: logging.INFO,
     State.RUNNING: logging.INFO,
     State.SUCCEEDED: logging.INFO,
@@ -49,9 +50,7 @@ def log_transition(transition: Transition, log_meta: Collection[str]) -> None:
         transition: what happened.
         log_meta: the entries of ``meta`` that may be written.
     """
-    level = _LEVELS[transition.state]
-    if logger.isEnabledFor(level):
-        logger.log(level, "%s", _sentence(transition), extra=_fields(transition, log_meta))
+    logger.log(LEVELS[transition.state], "%s", _sentence(transition), extra=_fields(transition, log_meta))
 
 
 def _fields(transition: Transition, log_meta: Collection[str]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from contextvars import ContextVar
 import pytest
 from billiard.pool import soft_timeout_sighandler
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import task_postrun
 
 from celery_guard import DeadlineExceeded, RetryableError, Snooze, State, current_run
 from celery_guard.flow import eventloop, softlimit
+from tests.infra.tracer import in_hand
 
 
 @pytest.fixture
@@ -352,7 +352,7 @@ def test_a_body_that_stops_the_loop_has_failed_and_the_next_one_runs(shop, loops
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="there is no such signal")
 @pytest.mark.parametrize("times", [1, 20])
-def test_a_soft_limit_that_hits_the_loop_anywhere_cancels_once_and_breaks_nothing(times):
+def test_a_soft_limit_that_hits_the_loop_anywhere_cancels_once_and_breaks_nothing(times, monkeypatch):
     caught = []
 
     async def work():
@@ -369,18 +369,19 @@ def test_a_soft_limit_that_hits_the_loop_anywhere_cancels_once_and_breaks_nothin
         return "next"
 
     def run(coroutine):
-        softlimit.hold_back()
-        return softlimit.let_through(
-            lambda: eventloop.run_to_its_end(coroutine, name="test", token="t", seconds=60, grace=1)
-        )
+        with in_hand() as traced:
+            return softlimit.let_through(
+                traced, lambda: eventloop.run_to_its_end(coroutine, name="test", token="t", seconds=60, grace=1)
+            )
 
+    monkeypatch.setattr(softlimit, "_pid", 0)
     before = signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
+    softlimit.answer()
     try:
         with pytest.raises(SoftTimeLimitExceeded):
             run(work())
         assert run(answer()) == "next"
     finally:
         signal.signal(signal.SIGUSR1, before)
-        task_postrun.disconnect(dispatch_uid="celery_guard.softlimit")
 
     assert caught == [True]

@@ -14,7 +14,7 @@ from celery_guard.errors import InvalidOption, RunEnded
 from celery_guard.flow.attempt import execute
 from celery_guard.flow.context import CurrentRun, entered, running_here, tracing
 from celery_guard.flow.coroutine import refuse_what_nobody_awaits
-from celery_guard.flow.deliver import follow_up_is_through
+from celery_guard.flow.deliver import follow_up_is_through, told_otherwise
 from celery_guard.flow.submit import new_run_id
 from celery_guard.observe.logs import logger
 
@@ -130,6 +130,8 @@ def _harmless(cls: Any, name: str) -> Any:
 
     @wraps(hook)
     def call(self: Any, exc: Any, task_id: str, *args: Any) -> None:
+        if told_otherwise(self, task_id):
+            return
         try:
             _bound(hook, self)(exc, task_id, *args)
         except Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 
 from celery_guard.core.decide import Finish
 from celery_guard.core.states import Reason, State
-from celery_guard.errors import ResultNotKept
+from celery_guard.errors import ResultNotKept, StoreUnavailable
 from celery_guard.flow import codec
-from celery_guard.flow.context import tracing
+from celery_guard.flow.context import Tracing, tracing
 from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.flow.publish import header_of
 from celery_guard.flow.settle import TELLING_LEASE, ending_error
@@ -24,10 +25,13 @@ from celery_guard.observe.transitions import Transition
 from celery_guard.store.records import TaskRun
 from celery_guard.store.tallies import Unrecorded
 
-__all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending"]
+__all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending", "told_otherwise"]
 
 #: Where the worker's main process writes who may claim: a token made for this delivery, and its own boot id.
 DELIVERY = "guard_delivery"
+
+#: The ending that was marked last here, and of which run.
+_marked: ContextVar[tuple[str | None, Tracing]] = ContextVar("celery_guard_marked", default=(None, Tracing()))
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def mark_ending(request: Any, state: State, *, owed: bool) -> None:
     assert traced is not None
     traced.ending = states.SUCCESS if state is State.SUCCEEDED else states.FAILURE
     traced.owed = owed
+    _marked.set((request.id, traced))
 
 
 def follow_up_is_through(task: Any, state: str) -> None:
@@ -98,6 +103,22 @@ def follow_up_is_through(task: Any, state: str) -> None:
     traced = tracing(task.request)
     if traced is not None and traced.owed and traced.ending == state:
         guard_of(task.app).runs.told(task.request.id)
+
+
+def told_otherwise(task: Any, run_id: str) -> bool:
+    """Celery tells a failure of a run whose body has succeeded: its result backend failed. Have it told again."""
+    marked_id, traced = _marked.get()  # the tracer has let go of the request
+    if marked_id != run_id or traced.ending != states.SUCCESS:
+        return False
+    run = traced.run
+    if run is not None and run.held is not None and not traced.owed:  # what is owed is told again anyway
+        try:
+            told_again = guard_of(task.app).runs.owe(run.id, run.held.claim.token)
+        except StoreUnavailable:
+            told_again = False
+        fate = "is told again" if told_again else "stays in its row"
+        logger.error("%s[%s] succeeded, and the result backend failed to hear of it: it %s", run.type, run.id, fate)
+    return True
 
 
 def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None:

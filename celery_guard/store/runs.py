@@ -256,6 +256,10 @@ class RunStore:
         state, reason, result, last_error, error_type = rows[0]
         return Ending(State(state), Reason(reason), result, last_error, error_type)
 
+    def owe(self, run_id: str, token: str) -> bool:
+        """Have the dispatcher tell Celery the success that a token settled; False where its result was not kept."""
+        return bool(self.database.execute(sql.OWE, id=run_id, token=token).touched)
+
     def tell_soon(self, run_id: str, token: str) -> bool:
         """Make an owed ending due at once: the child that settled it can't tell it any more."""
         return bool(self.database.execute(sql.TELL_SOON, id=run_id, token=token).touched)

@@ -33,6 +33,20 @@ def test_a_run_settles_while_broker_and_result_backend_are_down(own_redis, postg
     scene.ended(*(scene.tasks.succeed.delay().id for _ in range(4)), within=60)
 
 
+def test_a_success_that_the_result_backend_refused_is_told_again(own_redis, redis_url, postgres_url, fire):
+    scene = fire(broker_url=redis_url, result_backend=own_redis.url, guard_database_url=postgres_url)
+    worker = scene.worker()
+
+    refused = scene.tasks.fill_the_result_backend.delay("value")
+
+    eventually(lambda: "failed to hear of it: it is told again" in worker.log(), within=30)
+    told = scene.app.backend.get_task_meta
+    eventually(lambda: told(refused.id)["status"] == "SUCCESS", within=30)
+    assert refused.get(timeout=10) == "value"
+    assert scene.ends(refused.id) == [(*SUCCEEDED, 1)]
+    assert scene.bodies(refused.id) == 1
+
+
 def test_hooks_that_raise_change_no_ending(redis_url, postgres_url, fire):
     scene = fire(broker_url=redis_url, result_backend=redis_url, guard_database_url=postgres_url)
     scene.worker()

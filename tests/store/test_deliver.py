@@ -180,3 +180,20 @@ def test_a_late_ending_is_told_like_any_other(runs):
     ticket = owed_and_published(runs, TOO_LATE)
 
     assert taken(runs, ticket).reason is Reason.FAILED_DUE_DEADLINE
+
+
+def test_a_success_that_was_told_as_something_else_is_owed_again(runs):
+    held = ended(runs, result="{}")
+
+    assert runs.owe("run-1", held.token)
+
+    (found,) = runs.take_due(limit=1, lease=20.0)
+    assert taken(runs, found.ticket) == Ending(State.SUCCEEDED, Reason.SUCCEEDED, "{}", None, None)
+
+
+def test_nobody_owes_what_is_owed_already_nor_a_result_that_was_not_kept(runs):
+    held = ended(runs, result="{}", owed=True)
+    assert not runs.owe("run-1", held.token)
+
+    held = ended(runs, "run-2")
+    assert not runs.owe("run-2", held.token)

@@ -161,6 +161,7 @@ _OF_ONE_RUN = {
     "TAKE_ENDING": {"ticket": 1, "lease": 9.0},
     "TELL_SOON": {"token": "t"},
     "TOLD": {},
+    "OWE": {"token": "t"},
     "MOVE_IN": {"lease": 9.0},
     "FREE_KEY": {"ago": -9.0},
     "PUBLISHED": {"ids": ["live-1", "live-2"], "lease": 9.0},

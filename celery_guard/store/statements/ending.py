@@ -47,6 +47,7 @@ __all__ = [
     "FINISH_WAITING",
     "FOLLOW",
     "OVERDUE",
+    "OWE",
     "PRUNABLE",
     "TAKE_ENDING",
     "TELL_SOON",
@@ -114,6 +115,15 @@ TAKE_ENDING = Statement(
         .where(IS_THIS, RUN.owed, RUN.publishes == bindparam("ticket"))
         .values(publishes=0, publish_at=seconds_from_now("lease"))
         .returning(RUN.state, RUN.terminal_reason, RUN.result, RUN.last_error, RUN.error_type)
+    )
+)
+
+#: Owe a success, of which Celery has told something else.
+OWE = Statement(
+    lambda: (
+        update(task_run)
+        .where(IS_THIS, checked(RUN.claim_token == bindparam("token"), RUN.result.is_not(None), ~RUN.owed))
+        .values(owed=TRUE, publish_at=now(), publishes=0)
     )
 )
 

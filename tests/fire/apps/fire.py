@@ -9,9 +9,10 @@ import signal
 import time
 
 import psycopg2
+import redis
 from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import task_postrun
+from celery.signals import task_internal_error, task_postrun
 
 from celery_guard import GuardedTask, RetryableError
 from celery_guard.flow import attempt, publish, settle
@@ -38,6 +39,19 @@ if app.conf.get("fire_opens_early"):  # connections that are there before the ch
 def succeed(value=None):
     with noted():
         return value
+
+
+@app.task
+def fill_the_result_backend(value):
+    """Have the result backend refuse what is written next, until the tracer has stumbled over it."""
+    with noted():
+        redis.Redis.from_url(app.conf.result_backend).config_set("maxmemory", 1)
+        return value
+
+
+@task_internal_error.connect
+def empty_the_result_backend(**_):
+    redis.Redis.from_url(app.conf.result_backend).config_set("maxmemory", 0)
 
 
 @app.task

@@ -114,7 +114,8 @@ def _wrap(cls: Any) -> None:
     @wraps(after_return)
     def returned(self: Any, status: str, *args: Any, **kwargs: Any) -> None:
         follow_up_is_through(self, status)
-        _bound(after_return, self)(status, *args, **kwargs)
+        if after_return is not Task.after_return:
+            _bound(after_return, self)(status, *args, **kwargs)
 
     for outer, inner in ((call, plain), (deferred, before_start), (returned, after_return)):
         setattr(outer, _INNER, inner)

@@ -108,7 +108,7 @@ def _newest_arguments(attempt: Attempt, args: Any, kwargs: Any) -> tuple[Any, An
 
 def _tell_started(attempt: Attempt) -> None:
     task, request = attempt.task, attempt.request
-    if type(task)._guard_tells_started and not request.is_eager and not get_actual_ignore_result(task, request):
+    if not request.is_eager and not get_actual_ignore_result(task, request):
         meta = {"pid": os.getpid(), "hostname": request.hostname}
         try:
             task.backend.store_result(request.id, meta, states.STARTED, request=request)
@@ -122,7 +122,8 @@ def _run(attempt: Attempt, body: Callable[..., Any], before_start: Hook, args: A
             before_start(attempt.request.id, args, kwargs)
         return body(attempt.task, *args, **kwargs)
 
-    _tell_started(attempt)
+    if attempt.task._guard_tells_started:
+        _tell_started(attempt)
     with entered(attempt.run):
         if attempt.guard.keeper is not None and threading.current_thread() is not threading.main_thread():
             return _finished(attempt, watched(guarded, attempt.run.remaining().total_seconds()))

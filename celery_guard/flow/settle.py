@@ -72,8 +72,7 @@ def settle(
         how: what :meth:`~celery_guard.store.runs.RunStore.settle` takes besides.
     """
     settlement = decide(outcome, claim, settings.policy, now=now, rng=_CHANCE)
-    between = settings.seconds_between_retries()
-    if isinstance(settlement, Retry) and between is not None:
+    if isinstance(settlement, Retry) and (between := settings.seconds_between_retries()) is not None:
         settlement = _in_its_slot(guard.rates.slot(task_type, settlement.at, between), claim, settlement)
     if not guard.runs.settle(claim, settlement, **how):
         logger.warning("%s[%s] attempt %d was ended by somebody else", task_type, claim.run_id, claim.attempt)

@@ -248,9 +248,6 @@ class GuardedTask(Task):  # type: ignore[misc]
             hand_over_row(self, sig)
         return super().on_replace(sig)
 
-    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Handler called after the task returned; Celery's, for users to override."""
-
     def AsyncResult(self, task_id: str, **kwargs: Any) -> Any:
         """Return the result object of a run of this task."""
         if not is_guarded(type(self)):

@@ -61,11 +61,13 @@ class Connections:
         Raises:
             StoreUnavailable: none can be made, or none became free.
         """
-        engine = self.engine
-        if time.monotonic() > self._look_again_at:
+        if self._pid == os.getpid():
+            now = time.monotonic()
+            if now < self._look_again_at:
+                return self._found_at_hand() or self._from_pool(self.engine)
             self.hand_in()
-            self._look_again_at = time.monotonic() + _LOOK_AGAIN
-        return self._found_at_hand() or self._from_pool(engine)
+            self._look_again_at = now + _LOOK_AGAIN
+        return self._from_pool(self.engine)
 
     def give_back(self, connection: Any) -> None:
         """Keep a connection for the next statement, or hand it in to the pool where somebody may wait for it."""
@@ -80,9 +82,10 @@ class Connections:
     @contextmanager
     def for_rare_work(self) -> Iterator[Connection]:
         """A SQLAlchemy connection from the pool: for migrations, for reports."""
+        engine = self.engine
         with self._may_wait():
             self.hand_in()
-            connection = self.engine.connect()
+            connection = engine.connect()
         with connection:
             yield connection
 
@@ -151,6 +154,7 @@ class Connections:
         with self._lock:
             if self._engine is None:
                 self._engine = _new_engine(self._url, self._options)
+                self._look_again_at = time.monotonic() + _LOOK_AGAIN
 
 
 def first_line(error: Any) -> str:

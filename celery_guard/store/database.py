@@ -119,8 +119,8 @@ class Database:
         repeated, conflicts = False, 0
         while True:
             try:
-                rows, touched = self._with_cursor(work)
-                return Done(rows, touched, repeated)
+                with self._gate:
+                    return Done(*self._on_a_connection(work), repeated)
             except _Disconnected as lost:
                 if repeated:
                     raise StoreUnavailable(f"the database of runs can't be reached: {lost}") from lost.__cause__
@@ -130,12 +130,6 @@ class Database:
                 if conflicts > 5:
                     raise StoreUnavailable(f"the database of runs is too busy: {conflict}") from conflict.__cause__
                 time.sleep(0.01 * 2**conflicts)
-
-    def _with_cursor(self, work: Work) -> tuple[list[Row], int]:
-        if not self.is_sqlite:
-            return self._on_a_connection(work)
-        with self._gate:
-            return self._on_a_connection(work)
 
     def _on_a_connection(self, work: Work) -> tuple[list[Row], int]:
         connection = self.connections.take()

@@ -125,7 +125,6 @@ class Claimed:
 
     claim: Claim
     now: datetime
-    created_at: datetime
     payload: str | None
     options: str | None
     meta: dict[str, Any]
@@ -133,7 +132,6 @@ class Claimed:
     idempotency_key: str | None
     parent_id: str | None
     root_id: str | None
-    snoozes: int
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ def to_claimed(run_id: str, token: str, row: Any) -> Claimed:
         unknown,
         deadline_at,
         now,
-        created_at,
         payload,
         options,
         meta,
@@ -36,7 +35,6 @@ def to_claimed(run_id: str, token: str, row: Any) -> Claimed:
     return Claimed(
         claim=Claim(run_id, token, attempt, max_attempts, unknown, parse_moment(deadline_at), snoozes),
         now=parse_moment(now),
-        created_at=parse_moment(created_at),
         payload=payload,
         options=options,
         meta=json.loads(meta) if meta else {},
@@ -44,7 +42,6 @@ def to_claimed(run_id: str, token: str, row: Any) -> Claimed:
         idempotency_key=key,
         parent_id=parent,
         root_id=root,
-        snoozes=snoozes,
     )
 
 

@@ -63,7 +63,6 @@ CLAIMED_COLUMNS = (
     RUN.unknown_faults,
     RUN.deadline_at,
     now().label("clock"),
-    RUN.created_at,
     case((RUN.fingerprint == bindparam("fingerprint"), null()), else_=RUN.payload).label("payload"),
     case((RUN.fingerprint == bindparam("fingerprint"), null()), else_=RUN.options).label("options"),
     RUN.meta,

@@ -109,8 +109,8 @@ def _fill(both: Servers, url: str, have: int, rows: int) -> None:
 def _database(url: str) -> Any:
     from celery_guard.store.database import Database
 
-    # What the log costs is the same with any number of rows, and would hide what is not.
-    options = {"connect_args": {"options": "-c synchronous_commit=off"}}
+    # What the log costs is the same with any number of rows, and would hide what is not. One connection: it is watched.
+    options = {"connect_args": {"options": "-c synchronous_commit=off"}, "pool_size": 1}
     return Database(url.replace("postgresql://", "postgresql+psycopg2://", 1), options)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["System", "every_system"]
 
-_MODULES = "plain_celery guarded limits procrastinate_ pgqueuer_ dbos_ dramatiq_ chancy_".split()
+_MODULES = "plain_celery by_hand guarded limits procrastinate_ pgqueuer_ dbos_ dramatiq_ chancy_".split()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What the database allows: the three statements of a run from bare psycopg2 cursors, without any broker.
 
-``limit`` sends celery_guard's own statements, whole; ``limit-least`` sends the least that a row per task could be, on a
-table with a primary key only. ``-fused`` settles a run and claims the next in one commit, ``-eight`` claims and settles
-eight at a time: neither is a queue, both show what a commit costs.
+``limit`` sends celery_guard's own statements, whole. ``verbs`` are the verbs of its store, which keep the plans of
+these, and pay for a pool and for records of what came back. ``limit-least`` sends the least that a row per task could
+be, on a table with a primary key only. ``-fused`` settles a run and claims the next in one commit, ``-eight`` claims
+and settles eight at a time: neither is a queue, both show what a commit costs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SYSTEMS = {
     name: System(options, workers=2, settled=_SETTLED, share=1.5, parts=_PARTS)
     for name, options in {
         "limit": {"statements": "ours"},
+        "verbs": {"statements": "verbs"},
         "limit-least": {"statements": "least"},
         "limit-least-fused": {"statements": "least", "way": "fused"},
         "limit-least-eight": {"statements": "least", "way": "eight"},
@@ -48,18 +50,46 @@ def _ours():
     from sqlalchemy import create_engine
 
     from celery_guard.store import statements as sql
-    from celery_guard.store.records import NewRun
 
-    engine = create_engine(postgres("psycopg2"))
-    options = '{"serializer": "json", "reply_to": "b0a3c4f0-9f6a-3b1c-8f0e-0123456789ab", "ignore_result": false}'
-    run = NewRun(
-        "", "bench", "job", "celery", "[[1], {}]", options, "p:" + "0" * 32, 5, deadline_after=86_400, lease=20
-    )
+    engine, run = create_engine(postgres("psycopg2")), vars(_typical())
     mine = {"worker_id": "w" * 32, "token": "t" * 16, "successor": "t" * 16, "result": "null", "owed": False}
-    values = {**vars(run), **mine}
+    values = {**run, **mine}
     return [(text, {**constants, **values}) for text, constants in (
         statement.compiled(engine) for statement in (sql.SUBMIT, sql.CLAIM, sql.SUCCEED)
     )]  # fmt: skip
+
+
+def _typical():
+    from celery_guard.store.records import NewRun
+
+    options = '{"serializer": "json", "reply_to": "b0a3c4f0-9f6a-3b1c-8f0e-0123456789ab", "ignore_result": false}'
+    return NewRun(
+        "", "bench", "job", "celery", "[[1], {}]", options, "p:" + "0" * 32, 5, deadline_after=86_400, lease=20
+    )
+
+
+class Store:
+    """The three verbs of celery_guard's store."""
+
+    def __init__(self):
+        from celery_guard.core.decide import Finish
+        from celery_guard.core.states import Reason, State
+        from celery_guard.store.database import Database
+        from celery_guard.store.runs import RunStore
+
+        self.runs, self.run = RunStore(Database(postgres("psycopg2")), "bench"), vars(_typical())
+        self.success = Finish(State.SUCCEEDED, Reason.SUCCEEDED)
+
+    def do(self, number, run_id):
+        from celery_guard.store.records import NewRun
+
+        if number == 0:
+            assert self.runs.submit(NewRun(**{**self.run, "id": run_id}))
+        elif number == 1:
+            told = {"fingerprint": self.run["fingerprint"], "type_": self.run["type"]}
+            self.claim = self.runs.claim(run_id, "t" * 16, worker_id="w" * 32, **told).claim
+        else:
+            assert self.runs.settle(self.claim, self.success, result="null")
 
 
 class Verbs:
@@ -85,7 +115,7 @@ def _id(position):
 
 
 def setup(options):
-    if options["statements"] == "ours":
+    if options["statements"] != "least":
         from celery_guard.store.database import Database
         from celery_guard.store.migrations import migrate
 
@@ -96,14 +126,18 @@ def setup(options):
         connection.cursor().execute(_TABLE)
 
 
+def _verbs(options):
+    return Store() if options["statements"] == "verbs" else Verbs(options)
+
+
 def submitter(options):
-    verbs, positions = Verbs(options), iter(range(10**9))
+    verbs, positions = _verbs(options), iter(range(10**9))
     return lambda number: verbs.do(0, _id(next(positions)))
 
 
 def worker(options, number):
     """Claim and settle every second run, once the other worker is ready, too."""
-    verbs, total = Verbs(options), int(os.environ["BENCH_RUNS"]) + WARM_UP
+    verbs, total = _verbs(options), int(os.environ["BENCH_RUNS"]) + WARM_UP
     todo = [(_id(position), max(position - WARM_UP, WARM)) for position in range(total)][number::2]
     gate = os.environ["BENCH_MARKS"] + ".ready{}"
     open(gate.format(number), "w").close()

@@ -13,14 +13,15 @@ from celery_guard.core.states import Reason, State
 from celery_guard.errors import StoreUnavailable
 from celery_guard.flow import softlimit
 from celery_guard.flow.body import Attempt, Executed, Hook, execute_body
-from celery_guard.flow.context import CurrentRun, Tracing, begin_tracing
-from celery_guard.flow.deliver import Delivery, deliver, is_foreign, mark_ending
+from celery_guard.flow.context import CurrentRun
+from celery_guard.flow.deliver import Delivery, awaits, deliver, is_foreign, mark_ending
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.held import Held
 from celery_guard.flow.permits import pass_on_permit
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
 from celery_guard.flow.submit import adopt
+from celery_guard.flow.tracer import Tracing, begin_tracing
 from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import Transition
 from celery_guard.settings import TaskSettings
@@ -41,9 +42,9 @@ def execute(task: Any, request: Any, body: Callable[..., Any], before_start: Hoo
         Retry: the run waits for its next attempt.
         Exception: the run has ended.
     """
+    traced = begin_tracing(request)
     softlimit.answer()
     guard, settings = guard_of(task.app), task_settings(task)
-    traced = begin_tracing(request)
     delivery = Delivery.of(request)
     limit = None if request.is_eager else settings.concurrency
     claimed = None if delivery.ticket else _claim(guard, task, delivery, limit)
@@ -91,7 +92,7 @@ def _attempt(
     task: Any, guard: Guard, settings: TaskSettings, request: Any, traced: Tracing, claimed: Claimed
 ) -> Attempt:
     claim = claimed.claim
-    held = Held(guard, claim, claimed.now, owes=_owes(request))
+    held = Held(guard, claim, claimed.now, owes=awaits(request))
     run = traced.run = CurrentRun(
         id=claim.run_id,
         type=task.name,
@@ -106,11 +107,6 @@ def _attempt(
         held=held,
     )
     return Attempt(task, guard, request, traced, settings, claimed, run, held)
-
-
-def _owes(request: Any) -> bool:
-    """Whether Celery does something after this task ends: then the ending must not be lost."""
-    return bool(request.callbacks or request.errbacks or request.chain or request.chord or request.group)
 
 
 def _settle(attempt: Attempt, executed: Executed) -> Settlement:
@@ -144,7 +140,7 @@ def _settle(attempt: Attempt, executed: Executed) -> Settlement:
     if settlement is None:
         raise Ignore(f"attempt {claim.attempt} was ended by somebody else")
     if isinstance(settlement, Finish):
-        mark_ending(attempt.request, settlement.state, owed=owes)
+        mark_ending(attempt.request, settlement.state, owed=owes, token=claim.token)
     return settlement
 
 
@@ -153,7 +149,7 @@ def _completed(attempt: Attempt, result: Any) -> Any:
     success = Finish(State.SUCCEEDED, Reason.SUCCEEDED, result=result)
     claim, meta = attempt.claimed.claim, attempt.claimed.meta
     attempt.guard.announce(Transition.settled(attempt.task.name, claim, success, meta, made_by="child"))
-    mark_ending(attempt.request, success.state, owed=attempt.held.owes)
+    mark_ending(attempt.request, success.state, owed=attempt.held.owes, token=claim.token)
     return result
 
 

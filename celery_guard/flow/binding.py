@@ -8,14 +8,16 @@ from inspect import getattr_static, isawaitable
 from typing import Any
 
 from celery import Task
+from celery.utils.objects import mro_lookup
 
 from celery_guard.core.states import State
 from celery_guard.errors import InvalidOption, RunEnded
 from celery_guard.flow.attempt import execute
-from celery_guard.flow.context import CurrentRun, entered, running_here, tracing
+from celery_guard.flow.context import CurrentRun, entered, running_here
 from celery_guard.flow.coroutine import refuse_what_nobody_awaits
-from celery_guard.flow.deliver import follow_up_is_through, told_otherwise
+from celery_guard.flow.deliver import follow_up_is_through, is_told_otherwise, told_otherwise
 from celery_guard.flow.submit import new_run_id
+from celery_guard.flow.tracer import tracing
 from celery_guard.observe.logs import logger
 
 __all__ = ["FIXED", "ask_for_answers", "is_guarded", "is_last_call", "put_under_guard"]
@@ -94,7 +96,7 @@ def _refuse_the_opposite(cls: type) -> None:
 def _wrap(cls: Any) -> None:
     """Put the guard around the final class, so that a user's own ``__call__`` can't go past the claim."""
     plain, before_start, after_return = (_own(cls, name) for name in ("__call__", "before_start", "after_return"))
-    has_hook = before_start is not Task.before_start
+    has_hook = mro_lookup(cls, "before_start", {Task, object}, ["celery.app.task"]) is not None  # as the tracer asks
 
     @wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +116,7 @@ def _wrap(cls: Any) -> None:
     @wraps(after_return)
     def returned(self: Any, status: str, *args: Any, **kwargs: Any) -> None:
         follow_up_is_through(self, status)
-        if after_return is not Task.after_return:
+        if after_return is not Task.after_return and not is_told_otherwise(self, status):
             _bound(after_return, self)(status, *args, **kwargs)
 
     for outer, inner in ((call, plain), (deferred, before_start), (returned, after_return)):
@@ -131,7 +133,7 @@ def _harmless(cls: Any, name: str) -> Any:
 
     @wraps(hook)
     def call(self: Any, exc: Any, task_id: str, *args: Any) -> None:
-        if told_otherwise(self, task_id):
+        if name == "on_failure" and told_otherwise(self, task_id):
             return
         try:
             _bound(hook, self)(exc, task_id, *args)

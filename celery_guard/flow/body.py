@@ -23,10 +23,11 @@ from celery_guard.core.decide import CELERY_RETRY, Outcome, Raised, Returned, Sn
 from celery_guard.core.faults import Category, Classification, fault_of
 from celery_guard.errors import Snooze
 from celery_guard.flow import codec, coroutine, softlimit
-from celery_guard.flow.context import CurrentRun, Tracing, entered
+from celery_guard.flow.context import CurrentRun, entered
 from celery_guard.flow.guard import Guard
 from celery_guard.flow.held import Held
 from celery_guard.flow.judge import judge, tell_trouble
+from celery_guard.flow.tracer import Tracing
 from celery_guard.flow.watchdog import watched
 from celery_guard.observe.logs import logger
 from celery_guard.settings import TaskSettings

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from celery_guard.core.deadline import Deadline
 from celery_guard.errors import DeadlineExceeded, RunCancelled
 from celery_guard.flow.steps import run_step, run_step_async
+from celery_guard.flow.tracer import tracing
 from celery_guard.store.joined import in_async_session
 
 if TYPE_CHECKING:
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Ancestor",
     "CurrentRun",
-    "Tracing",
     "ancestor_of",
-    "begin_tracing",
     "current_run",
     "entered",
     "running_here",
-    "tracing",
 ]
 
 _current: ContextVar[CurrentRun | None] = ContextVar("celery_guard_current_run", default=None)
@@ -235,20 +233,6 @@ def running_here() -> CurrentRun | None:
     return _current.get()
 
 
-@dataclass
-class Tracing:
-    """What Celery's tracer is doing with a guarded request, kept on the request while it lasts."""
-
-    run: CurrentRun | None = None
-    #: The ending that Celery is about to follow up, in Celery's words, and whether the row waits to hear that it did.
-    ending: str | None = None
-    owed: bool = False
-    #: What Celery's soft time limit does: it raises, or calls something, or is noted because no body runs.
-    hears_limit: bool = False
-    on_limit: Callable[[], None] | None = None
-    limit_came: bool = False
-
-
 @dataclass(frozen=True)
 class Ancestor:
     """What a run hands down to those that it submits."""
@@ -257,22 +241,6 @@ class Ancestor:
     meta: dict[str, Any] = field(default_factory=dict)
     #: Whether Celery's tracer submits, after the body: then nobody is there to catch an error.
     follows_up: bool = False
-
-
-_TRACING = "_guard_tracing"
-
-
-def tracing(request: Any) -> Tracing | None:
-    """Return what is known of a request that a guarded attempt has begun with, else None."""
-    found: Tracing | None = request.__dict__.get(_TRACING)
-    return found
-
-
-def begin_tracing(request: Any) -> Tracing:
-    """Note that an attempt has begun: further calls of the task are plain calls."""
-    found = Tracing()
-    setattr(request, _TRACING, found)
-    return found
 
 
 def ancestor_of(app: Any) -> Ancestor:

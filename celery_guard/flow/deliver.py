@@ -14,24 +14,47 @@ from celery.exceptions import Ignore, TaskRevokedError
 
 from celery_guard.core.decide import Finish
 from celery_guard.core.states import Reason, State
-from celery_guard.errors import ResultNotKept, StoreUnavailable
+from celery_guard.errors import ResultNotKept
 from celery_guard.flow import codec
-from celery_guard.flow.context import Tracing, tracing
 from celery_guard.flow.guard import Guard, guard_of
 from celery_guard.flow.publish import header_of
 from celery_guard.flow.settle import TELLING_LEASE, ending_error
+from celery_guard.flow.tracer import tracing
 from celery_guard.observe.logs import logger
 from celery_guard.observe.transitions import Transition
 from celery_guard.store.records import TaskRun
 from celery_guard.store.tallies import Unrecorded
 
-__all__ = ["DELIVERY", "Delivery", "deliver", "follow_up_is_through", "is_foreign", "mark_ending", "told_otherwise"]
+__all__ = [
+    "DELIVERY",
+    "Delivery",
+    "awaits",
+    "deliver",
+    "follow_up_is_through",
+    "is_foreign",
+    "is_told_otherwise",
+    "mark_ending",
+    "told_otherwise",
+]
 
 #: Where the worker's main process writes who may claim: a token made for this delivery, and its own boot id.
 DELIVERY = "guard_delivery"
 
-#: The ending that was marked last here, and of which run.
-_marked: ContextVar[tuple[str | None, Tracing]] = ContextVar("celery_guard_marked", default=(None, Tracing()))
+
+@dataclass(frozen=True)
+class _Marked:
+    """An ending that Celery's tracer was given to tell."""
+
+    run_id: str
+    ending: str
+    #: Who settled the run here; None: the ending came with a message.
+    token: str | None
+    #: Whether a canvas waits for it, so that it is told until somebody has heard it.
+    is_awaited: bool
+
+
+#: The ending that was marked last here; the tracer lets go of a request before it tells that it failed to tell.
+_marked: ContextVar[_Marked | None] = ContextVar("celery_guard_marked", default=None)
 
 
 @dataclass(frozen=True)
@@ -78,7 +101,7 @@ def deliver(guard: Guard, task: Any, request: Any, delivery: Delivery) -> Any:
         raise ResultNotKept("the run that this one is the same as had a result larger than guard_result_max_bytes")
     mark_ending(request, ending.state, owed=True)
     if ending.state is State.SUCCEEDED:
-        return codec.decode(ending.result or "null", task.app.conf.result_serializer)
+        return codec.decode(ending.result or "null", guard.result_serializer)
     if ending.state is State.FAILED and ending.result:
         raise task.backend.exception_to_python(json.loads(ending.result))
     raise ending_error(ending.reason, ending.last_error)
@@ -89,13 +112,18 @@ def is_foreign(guard: Guard, delivery: Delivery) -> bool:
     return not delivery.is_ours and guard.runs.find(delivery.run_id) is None
 
 
-def mark_ending(request: Any, state: State, *, owed: bool) -> None:
-    """Note which ending Celery's tracer is about to follow up."""
+def awaits(request: Any) -> bool:
+    """Whether Celery does something after this task ends."""
+    return bool(request.callbacks or request.errbacks or request.chain or request.chord or request.group)
+
+
+def mark_ending(request: Any, state: State, *, owed: bool, token: str | None = None) -> None:
+    """Note which ending Celery's tracer is about to follow up, and who settled it where that was done here."""
     traced = tracing(request)
     assert traced is not None
     traced.ending = states.SUCCESS if state is State.SUCCEEDED else states.FAILURE
     traced.owed = owed
-    _marked.set((request.id, traced))
+    _marked.set(None if request.is_eager else _Marked(request.id, traced.ending, token, awaits(request)))
 
 
 def follow_up_is_through(task: Any, state: str) -> None:
@@ -105,20 +133,35 @@ def follow_up_is_through(task: Any, state: str) -> None:
         guard_of(task.app).runs.told(task.request.id)
 
 
+def is_told_otherwise(task: Any, state: str) -> bool:
+    """Whether Celery's tracer tells a failure, its own, of a run that has succeeded."""
+    traced = tracing(task.request)
+    return traced is not None and traced.ending == states.SUCCESS and state == states.FAILURE
+
+
 def told_otherwise(task: Any, run_id: str) -> bool:
-    """Celery tells a failure of a run whose body has succeeded: its result backend failed. Have it told again."""
-    marked_id, traced = _marked.get()  # the tracer has let go of the request
-    if marked_id != run_id or traced.ending != states.SUCCESS:
+    """Have a success told again of which the tracer tells a failure, because the result backend failed.
+
+    Once: a backend that does not take this result would be asked for ever. A canvas is told until it has heard.
+    """
+    marked = _marked.get()
+    if marked is None or marked.run_id != run_id or marked.ending != states.SUCCESS:
         return False
-    run = traced.run
-    if run is not None and run.held is not None and not traced.owed:  # what is owed is told again anyway
-        try:
-            told_again = guard_of(task.app).runs.owe(run.id, run.held.claim.token)
-        except StoreUnavailable:
-            told_again = False
-        fate = "is told again" if told_again else "stays in its row"
-        logger.error("%s[%s] succeeded, and the result backend failed to hear of it: it %s", run.type, run.id, fate)
+    fate = "is told again" if marked.is_awaited else "is not told again"
+    try:
+        if not marked.is_awaited:
+            fate = _have_told_again(guard_of(task.app), marked)
+    except Exception as error:  # the row is right, whatever else goes wrong now
+        fate = f"is not told again: {error}"
+    logger.error("%s[%s] succeeded, and the result backend failed to hear of it: it %s", task.name, run_id, fate)
     return True
+
+
+def _have_told_again(guard: Guard, marked: _Marked) -> str:
+    if marked.token is None:
+        guard.runs.told(marked.run_id)
+        return "is not told a third time"
+    return "is told again" if guard.runs.owe(marked.run_id, marked.token) else "can't be told again without its result"
 
 
 def _end_what_can_not_start(guard: Guard, task: Any, delivery: Delivery) -> None:

@@ -43,6 +43,7 @@ class Guard:
     def __init__(self, app: Any) -> None:
         self.app = app
         self._settings: Settings | None = None
+        self._result_serializer: str | None = None
         #: Whether the settings were read for good.
         self.is_final = False
         #: The boot id of the worker whose main process this is.
@@ -71,10 +72,12 @@ class Guard:
         url = "" if given.get("guard_database_url") else _default_url(self.app)
         return Settings.read(given, default_url=url, default_namespace=namespace)
 
-    @cached_property
+    @property
     def result_serializer(self) -> str:
-        """The name of the serializer of results, in rows as in Celery's result backend."""
-        return str(self.app.conf.result_serializer)
+        """The serializer of results, in rows as in the result backend; read for good together with the settings."""
+        if self._result_serializer is None or not self.is_final:
+            self._result_serializer = str(self.app.conf.result_serializer)
+        return self._result_serializer
 
     @cached_property
     def database(self) -> Database:

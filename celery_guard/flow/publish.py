@@ -77,9 +77,9 @@ def publish(
         "confirm_timeout": CONFIRM_TIMEOUT,
         **options,
         **transient,
-        "expires": None,
+        "expires": None,  # the row expires; a broker would drop the message unheard
         "result_cls": _Sent,
-    }  # the row expires; a broker would drop the message unheard
+    }
     if sent.pop(BY_REFERENCE, False):
         header = {**header, "fingerprint": None}  # the claim brings the arguments
         sent = {"argsrepr": saferepr(args, 256), "kwargsrepr": saferepr(kwargs, 256), **sent}

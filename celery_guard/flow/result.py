@@ -127,7 +127,7 @@ class GuardedResult(AsyncResult):  # type: ignore[misc]
             return ResultNotKept(
                 f"the result of the run {run.id} is larger than guard_result_max_bytes, or can't be encoded"
             )
-        return decode(run.encoded_result, self.app.conf.result_serializer)
+        return decode(run.encoded_result, guard_of(self.app).result_serializer)
 
 
 class EagerRun(EagerResult):  # type: ignore[misc]

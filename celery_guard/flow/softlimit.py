@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from billiard.pool import soft_timeout_sighandler
-from celery._state import get_current_task
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_guard.flow.context import Tracing, tracing
+from celery_guard.flow.tracer import Tracing, in_hand
 
 __all__ = ["answer", "calls", "let_through", "reaches_here"]
 
@@ -61,7 +60,7 @@ def calls(stop: Callable[[], None]) -> Iterator[bool]:
 
     Gives whether it reaches this thread at all.
     """
-    traced = _in_hand()
+    traced = in_hand()
     if traced is None or not reaches_here():
         yield False
         return
@@ -73,7 +72,7 @@ def calls(stop: Callable[[], None]) -> Iterator[bool]:
 
 
 def _handle(number: int, frame: Any) -> None:
-    traced = _in_hand()
+    traced = in_hand()
     if traced is None:
         raise SoftTimeLimitExceeded
     if traced.on_limit is not None:
@@ -82,8 +81,3 @@ def _handle(number: int, frame: Any) -> None:
         raise SoftTimeLimitExceeded
     else:
         traced.limit_came = True
-
-
-def _in_hand() -> Tracing | None:
-    task = get_current_task()
-    return tracing(task.request) if task is not None else None

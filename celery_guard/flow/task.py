@@ -14,7 +14,7 @@ from celery.utils.functional import maybe_list
 from celery_guard.core.faults import Classifier
 from celery_guard.errors import StoreUnavailable
 from celery_guard.flow.binding import FIXED, ask_for_answers, is_guarded, is_last_call, put_under_guard
-from celery_guard.flow.context import ancestor_of, tracing
+from celery_guard.flow.context import ancestor_of
 from celery_guard.flow.guard import guard_of, task_settings
 from celery_guard.flow.permits import check_concurrency_key
 from celery_guard.flow.publish import HEADER, message_header
@@ -33,6 +33,7 @@ from celery_guard.flow.submit import (
     submit,
     submit_stillborn,
 )
+from celery_guard.flow.tracer import tracing
 from celery_guard.flow.wishes import Asked
 from celery_guard.flow.worker import GuardStep
 from celery_guard.settings import OnWorkerLost

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Connection, Engine
@@ -19,8 +20,25 @@ from celery_guard.errors import InvalidOption, StoreUnavailable
 
 __all__ = ["Connections", "first_line"]
 
-#: How many connections stay at hand between statements, and after how many seconds the pool looks at them again.
-_AT_HAND, _LOOK_AGAIN = 2, 60.0
+_DEFAULT: Mapping[str, Any] = {
+    "isolation_level": "AUTOCOMMIT",
+    "pool_reset_on_return": None,
+    "pool_size": 2,
+    "max_overflow": 8,
+    "pool_timeout": 10,
+    "pool_recycle": 1_800,
+}
+
+#: The same with one of them at hand instead of in the pool.
+_KEEPING: Mapping[str, Any] = {**_DEFAULT, "pool_size": 1, "max_overflow": 9}
+
+#: After how many seconds the pool looks at a connection at hand again.
+_LOOK_AGAIN = 60.0
+
+#: Which pool a connection was taken from, among what SQLAlchemy remembers of it.
+_POOL = "guard_pool"
+
+_all: WeakSet[Connections] = WeakSet()
 
 #: What a fork has copied, never freed: freeing would take locks that threads of the parent may have held.
 _inherited: list[Any] = []
@@ -30,29 +48,38 @@ class Connections:
     """The engine of one database, as one process sees it: made on first use, and again after a fork.
 
     To check a connection in and out costs SQLAlchemy's pool a good part of what a short statement costs its client, so
-    a few stay checked out between statements. Not where the options say how the pool is to be: it then sees each
+    one stays checked out between statements. Not where the options say how the pool is to be: it then sees each
     statement. Nor of SQLite, whose connections may not be open across a fork.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url = url
-        self._options = dict(options)
-        self._lock = threading.Lock()
-        self._engine: Engine | None = None
-        self._pid = 0
         configured = any(name.startswith("pool") or name in ("max_overflow", "creator") for name in options)
         self._keeps = not (configured or url.startswith("sqlite"))
+        self._options = {**(_KEEPING if self._keeps else _DEFAULT), **options}
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
         self._at_hand: list[Any] = []
         self._look_again_at = 0.0
         #: Who may have to wait for a connection of the pool.
         self._waiting: set[object] = set()
 
+    def begin_anew(self) -> None:
+        """Have nothing to do with the connections of the process that this one is a fork of."""
+        _inherited.append((self._engine, self._at_hand))
+        self._begin()
+
     @property
     def engine(self) -> Engine:
-        """This process's engine; its autocommitting pool keeps 2 connections and opens at most 10."""
-        if self._engine is None or self._pid != os.getpid():
-            self._open()
-        assert self._engine is not None
+        """This process's engine; its autocommitting pool opens at most 10 connections, and 2 of them stay open."""
+        if self._engine is None:
+            with self._lock:
+                if self._engine is None:
+                    self._engine = _new_engine(self._url, self._options)
         return self._engine
 
     def take(self) -> Any:
@@ -61,19 +88,18 @@ class Connections:
         Raises:
             StoreUnavailable: none can be made, or none became free.
         """
-        if self._pid == os.getpid():
-            now = time.monotonic()
-            if now < self._look_again_at:
-                return self._found_at_hand() or self._from_pool(self.engine)
+        now = time.monotonic()
+        if now >= self._look_again_at:
             self.hand_in()
             self._look_again_at = now + _LOOK_AGAIN
-        return self._from_pool(self.engine)
+        return self._found_at_hand() or self._from_pool()
 
     def give_back(self, connection: Any) -> None:
         """Keep a connection for the next statement, or hand it in to the pool where somebody may wait for it."""
-        if self._keeps:
+        engine = self._engine
+        if self._keeps and engine is not None and connection.info.get(_POOL) is engine.pool:
             self._at_hand.append(connection)
-            if len(self._at_hand) <= _AT_HAND and not self._waiting:
+            if len(self._at_hand) == 1 and not self._waiting:
                 return
             connection = self._found_at_hand()
         if connection is not None:
@@ -92,27 +118,21 @@ class Connections:
     def lose(self, connection: Any) -> None:
         """Give up a connection that broke; its neighbours died with it."""
         connection.invalidate()
+        self.engine.dispose()  # from now on, those of the old pool that are in use are not kept
         while (neighbour := self._found_at_hand()) is not None:
             neighbour.invalidate()
-        self.engine.dispose()
 
     def hand_in(self) -> None:
         """Leave nothing checked out that is not in use."""
         while (connection := self._found_at_hand()) is not None:
             connection.close()
 
-    def close_for_a_fork(self) -> None:
-        """Close what must not be open while the process forks."""
-        if self._engine is not None and self._pid == os.getpid():
-            self._engine.dispose()
-
     def close(self) -> None:
         """Close this process's connections; the next statement opens new ones."""
-        if self._engine is not None:
-            if self._pid == os.getpid():
-                self.hand_in()
-            self._engine.dispose(close=self._pid == os.getpid())
-            self._engine = None
+        engine, self._engine = self._engine, None
+        self.hand_in()
+        if engine is not None:
+            engine.dispose()
 
     def _found_at_hand(self) -> Any:
         try:
@@ -120,41 +140,41 @@ class Connections:
         except IndexError:
             return None
 
-    def _from_pool(self, engine: Engine) -> Any:
+    def _from_pool(self) -> Any:
+        engine = self.engine
+        pool = engine.pool
         try:
             with self._may_wait():
-                return self._found_at_hand() or engine.raw_connection()
+                connection = self._found_at_hand()
+                if connection is None:
+                    connection = engine.raw_connection()
+                    connection.info[_POOL] = pool
         except PoolTimeout as busy:
             raise StoreUnavailable(f"no connection to the database of runs became free: {busy}") from busy
         except DBAPIError as error:
             raise StoreUnavailable(f"the database of runs can't be reached: {first_line(error.orig)}") from error
         except engine.dialect.loaded_dbapi.Error as error:
             raise StoreUnavailable(f"the database of runs can't be reached: {first_line(error)}") from error
+        return connection
 
     @contextmanager
     def _may_wait(self) -> Iterator[None]:
         """Have whoever gives a connection back from now on hand it in. Who did so before may have left one at hand."""
         me = object()
-        self._waiting.add(me)
         try:
+            self._waiting.add(me)
             yield
         finally:
             self._waiting.discard(me)
 
-    def _open(self) -> None:
-        if self._pid != os.getpid():  # a fork may have copied a lock that another thread of the parent held
-            self._lock = threading.Lock()
-            self._pid, inherited = os.getpid(), self._engine
-            self._engine = None
-            if self._at_hand:
-                _inherited.append(self._at_hand)
-            self._at_hand, self._waiting = [], set()
-            if inherited is not None:
-                inherited.dispose(close=False)
-        with self._lock:
-            if self._engine is None:
-                self._engine = _new_engine(self._url, self._options)
-                self._look_again_at = time.monotonic() + _LOOK_AGAIN
+
+def _begin_anew() -> None:
+    for connections in list(_all):
+        connections.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def first_line(error: Any) -> str:
@@ -164,19 +184,10 @@ def first_line(error: Any) -> str:
 
 def _new_engine(url: str, options: Mapping[str, Any]) -> Engine:
     embedded = url.startswith("sqlite")
-    defaults: dict[str, Any] = {
-        "isolation_level": "AUTOCOMMIT",
-        "pool_reset_on_return": None,
-        "pool_size": 2,
-        "max_overflow": 8,
-        "pool_timeout": 10,
-        "pool_recycle": 1_800,
-    }
     arguments = (
         {"timeout": _SQLITE_PATIENCE, "isolation_level": None, "check_same_thread": False} if embedded else _POSTGRESQL
     )
-    given = dict(options)
-    merged = {**defaults, **given, "connect_args": {**arguments, **given.get("connect_args", {})}}
+    merged = {**options, "connect_args": {**arguments, **options.get("connect_args", {})}}
     try:
         engine = create_engine(url, **merged)
     except (ArgumentError, TypeError, ValueError) as error:

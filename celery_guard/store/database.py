@@ -53,7 +53,7 @@ class Database:
         self.is_sqlite = url.startswith("sqlite")
         self._checked = False
         self._keeps_plans = not self.is_sqlite
-        self._gate: Any = ForkGate(self.connections.close_for_a_fork) if self.is_sqlite else nullcontext()
+        self._gate: Any = ForkGate(self.connections.close) if self.is_sqlite else nullcontext()
 
     @property
     def engine(self) -> Engine:
@@ -182,7 +182,7 @@ class Database:
         self, connection: Any, cursor: Any, statement: Statement, values: Mapping[str, Any]
     ) -> tuple[list[Row], int]:
         plan, known = statement.plan(), connection.info
-        left: int | None = known.get(plan.name)
+        left: int | None = known.pop(plan.name, None)
         if not left:
             self._prepare(cursor, plan, again=left is not None)
             left = _EXECUTIONS
@@ -193,7 +193,9 @@ class Database:
 
     def _prepare(self, cursor: Any, plan: Plan, *, again: bool) -> None:
         try:
-            cursor.execute(f"DEALLOCATE {plan.name}; {plan.prepare}" if again else plan.prepare)
+            if again:
+                cursor.execute(f"DEALLOCATE {plan.name}")
+            cursor.execute(plan.prepare)
         except self.engine.dialect.loaded_dbapi.Error as error:
             if getattr(error, "pgcode", None) != _PREPARED_ALREADY:
                 raise

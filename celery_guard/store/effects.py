@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from sqlalchemy import and_, bindparam, cast, select
+from sqlalchemy import bindparam, cast, select
 from sqlalchemy.dialects import postgresql
 
-from celery_guard.core.states import State
 from celery_guard.store.database import Done, Statement
 from celery_guard.store.models import task_effect, task_run
-from celery_guard.store.sql import constant, now
+from celery_guard.store.sql import now
+from celery_guard.store.statements.parts import IS_HELD
 
 __all__ = ["EffectStore", "Executes"]
 
@@ -41,17 +41,12 @@ class EffectStore:
 
 
 def _keep() -> Any:
-    held = and_(
-        task_run.c.id == bindparam("id"),
-        task_run.c.claim_token == bindparam("token"),
-        task_run.c.state == constant(State.RUNNING),
-    )
     row = select(
         task_run.c.id,
         cast(bindparam("name"), EFFECT.name.type),
         cast(bindparam("result"), EFFECT.result.type),
         now(),
-    ).where(held)
+    ).where(IS_HELD)
     statement = postgresql.insert(task_effect).from_select(["run_id", "name", "result", "created_at"], row)
     return statement.on_conflict_do_nothing().returning(EFFECT.name)
 

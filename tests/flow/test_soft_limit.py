@@ -69,6 +69,28 @@ def test_a_run_inside_of_a_body_hands_the_limit_back_to_it():
         _signal()
 
 
+def test_a_task_called_directly_after_the_body_does_not_let_the_signal_through():
+    with in_hand() as traced:
+        softlimit.let_through(traced, lambda: None)
+        with in_hand(guarded=False):
+            _signal()
+
+    assert traced.limit_came
+
+
+def test_a_task_called_directly_inside_of_a_coroutine_stops_the_coroutine():
+    called = []
+
+    def body():
+        with softlimit.calls(lambda: called.append(True)), in_hand(guarded=False):
+            _signal()
+
+    with in_hand() as traced:
+        softlimit.let_through(traced, body)
+
+    assert called == [True]
+
+
 def test_a_limit_that_calls_something_raises_nothing_then_or_later():
     called = []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery, _state
 
-from celery_guard.flow.context import Tracing, begin_tracing
+from celery_guard.flow.tracer import Tracing, begin_tracing
 
 __all__ = ["in_hand"]
 

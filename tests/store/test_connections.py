@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_guard.store import connections as connections_module
 from celery_guard.store.connections import Connections
 from tests.infra.polling import eventually
+from tests.store.races import FORKS, in_a_fork
 
 #: What the pool opens at most, by default.
 ALL = 10
@@ -34,11 +34,12 @@ def test_the_next_statement_finds_the_connection_of_the_last_one(connections):
     assert connections.take() is first
 
 
-def test_no_more_than_two_stay_at_hand(connections):
+def test_two_stay_open_and_one_of_them_at_hand(connections):
     for connection in [connections.take() for _ in range(5)]:
         connections.give_back(connection)
 
-    assert checked_out(connections) == 2
+    assert checked_out(connections) == 1
+    assert connections.engine.pool.checkedin() == 1
 
 
 def test_the_pool_looks_at_them_again_now_and_then(connections, monkeypatch):
@@ -78,13 +79,50 @@ def test_whoever_waits_for_the_pool_gets_what_is_given_back(connections):
 
 def test_rare_work_does_not_wait_for_what_is_at_hand(connections):
     taken = [connections.take() for _ in range(ALL)]
-    for connection in taken[:2]:
-        connections.give_back(connection)
+    connections.give_back(taken.pop())
 
     with connections.for_rare_work() as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
 
-    for connection in taken[2:]:
+    for connection in taken:
+        connections.give_back(connection)
+
+
+def test_a_neighbour_of_one_that_broke_is_not_kept(connections):
+    broken, neighbour = connections.take(), connections.take()
+    connections.lose(broken)
+
+    connections.give_back(neighbour)
+
+    fresh = connections.take()
+    assert fresh is not neighbour
+    connections.give_back(fresh)
+
+
+def test_what_is_given_back_after_the_end_is_closed(connections):
+    late = connections.take()
+    connections.close()
+
+    connections.give_back(late)
+
+    assert connections._found_at_hand() is None
+
+
+@FORKS
+def test_a_fork_leaves_what_is_at_hand_to_its_parent(connections):
+    mine = connections.take()
+    connections.give_back(mine)
+
+    theirs = in_a_fork(lambda: _backend(connections))
+
+    assert theirs != _backend(connections) == mine.dbapi_connection.info.backend_pid
+
+
+def _backend(connections):
+    connection = connections.take()
+    try:
+        return connection.dbapi_connection.info.backend_pid
+    finally:
         connections.give_back(connection)
 
 
@@ -100,4 +138,4 @@ def test_many_threads_share_few_connections(connections):
 
     with ThreadPoolExecutor(4 * ALL) as threads:
         assert list(threads.map(work, range(2_000))) == list(range(2_000))
-    assert checked_out(connections) <= connections_module._AT_HAND
+    assert checked_out(connections) <= 1

@@ -196,6 +196,22 @@ def test_a_plan_is_made_anew_after_some_executions(wire, wired_runs, monkeypatch
     assert len(set(wire.planned)) == 1
 
 
+def test_a_plan_that_could_not_be_made_anew_is_made_the_next_time(postgres_runs, monkeypatch):
+    monkeypatch.setattr(database_module, "_EXECUTIONS", 1)
+    impatient = {"connect_args": {"options": "-c lock_timeout=50ms"}}
+    with closing(Database(postgres_runs.database.url, impatient)) as database:
+        runs = RunStore(database, NAMESPACE)
+        submitted(runs)
+        with administered(database.url) as cursor:
+            cursor.execute("BEGIN; LOCK task_run")
+            with pytest.raises(StoreUnavailable):
+                runs.submit(a_new_run("run-2"))
+            cursor.execute("ROLLBACK")
+
+        assert all(runs.submit(a_new_run(f"run-{number}")) for number in range(3, 6))
+        assert database._keeps_plans
+
+
 def test_where_plans_do_not_stay_statements_are_sent_whole(wire, wired_runs):
     submitted(wired_runs)
     connection = wired_runs.database.connections.take()

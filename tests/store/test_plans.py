@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select, text
 
-from celery_guard.store import statements as sql, workers
+from celery_guard.store import effects, statements as sql, workers
 from celery_guard.store.database import Database, Statement
 from celery_guard.store.models import task_run
 from tests.infra import servers
@@ -171,6 +171,10 @@ _OF_ONE_RUN = {
     "PAYLOAD": {},
     "STATE_AND_TOKEN": {},
 }
+
+
+def test_a_step_finds_its_run_by_its_id_though_statistics_say_that_hardly_any_live(surprised):
+    assert indexes(surprised, effects._KEEP, id="live-1", token="t", name="n", result="{}") == {"task_run_pkey"}
 
 
 @pytest.mark.parametrize(("name", "values"), _OF_ONE_RUN.items(), ids=_OF_ONE_RUN)

@@ -75,12 +75,13 @@ class Wire:
         _hang_up(near, far)
 
     def _note(self, query: str, doomed: threading.Event) -> None:
-        again, _, whole = query.rpartition("; ")
-        word, _, rest = (whole if again.startswith("DEALLOCATE ") else query).partition(" ")
+        word, _, rest = query.partition(" ")
         if word == "PREPARE":
             name, _, statement = rest.partition(" ")
             self.planned.append(name)
             self._plans[name] = statement.partition(" AS ")[2]
+            return
+        if word == "DEALLOCATE":
             return
         if word == "EXECUTE":
             query = self._plans[rest.partition(" ")[0]]

@@ -164,7 +164,7 @@ class _Desk:
         return True if isinstance(self.authorize, Anybody) else self.authorize(request, run)
 
     def _answer(self, request: Request, run: TaskRun) -> Response:
-        status = status_of(run, serializer=self.app.conf.result_serializer, result_url=self.result_url)
+        status = status_of(run, serializer=guard_of(self.app).result_serializer, result_url=self.result_url)
         return status_answer(request, run, status)
 
 

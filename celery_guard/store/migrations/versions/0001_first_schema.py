@@ -10,7 +10,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-STATES = (
+ENDINGS = (
     "'cancelled/cancelled', 'dead/failed_due_deadline', 'dead/failed_due_max_attempts', 'dead/failed_due_worker_loss',"
     " 'failed/failed_non_retryable', 'queued', 'retrying', 'running', 'succeeded/succeeded'"
 )
@@ -60,7 +60,7 @@ def upgrade() -> None:
         sa.Column("permit", sa.String(8)),
         sa.PrimaryKeyConstraint("id", name="task_run_pkey"),
         sa.CheckConstraint(
-            f"(state || coalesce('/' || terminal_reason, '')) IN ({STATES})", name="task_run_state_check"
+            f"(state || coalesce('/' || terminal_reason, '')) IN ({ENDINGS})", name="task_run_state_check"
         ),
         sa.CheckConstraint("(finished_at IS NULL) = (terminal_reason IS NULL)", name="task_run_ending_check"),
         sa.CheckConstraint(

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 from celery_guard.errors import GuardError, InvalidOption
 from celery_guard.flow.guard import guard_of
 from celery_guard.flow.publish import fresh_lease
@@ -139,6 +141,8 @@ def _send_together(producer: Any, waiting: list[tuple[Draft, Submitted]]) -> lis
                 if not send(made, run):
                     break
                 sent += 1
+    except SoftTimeLimitExceeded:
+        raise  # it is meant for the body that submits; the dispatcher publishes the rest
     except Exception as error:  # of messages that travel together nobody knows which arrived
         logger.warning("%d runs are accepted but may not be published yet: %r", len(waiting), error)
         return waiting

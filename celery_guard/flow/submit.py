@@ -13,6 +13,8 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 from celery_guard.core.deadline import CENTURY, FAR
 from celery_guard.core.decide import Finish
 from celery_guard.core.faults import Category, Classification, fault_of
@@ -216,6 +218,8 @@ def send(draft: Draft, run: Submitted) -> bool:
         guard_of(task.app).broker_failed_at = time.monotonic()
         logger.warning("%s[%s] is accepted but could not be published yet: %r", task.name, run.id, error)
         note(lambda: guard_of(task.app).runs.publish_soon([run.id], delay=1.0), run)
+        if isinstance(error, SoftTimeLimitExceeded):
+            raise  # it is meant for the body that submits
         return False
     guard_of(task.app).broker_failed_at = None
     return True

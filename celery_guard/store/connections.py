@@ -97,7 +97,10 @@ class Connections:
     def give_back(self, connection: Any) -> None:
         """Keep a connection for the next statement, or hand it in to the pool where somebody may wait for it."""
         engine = self._engine
-        if self._keeps and engine is not None and connection.info.get(_POOL) is engine.pool:
+        if engine is None or connection.info.get(_POOL) is not engine.pool:
+            connection.invalidate()  # its pool was given up, and would keep it open
+            return
+        if self._keeps:
             self._at_hand.append(connection)
             if len(self._at_hand) == 1 and not self._waiting:
                 return
@@ -116,9 +119,12 @@ class Connections:
             yield connection
 
     def lose(self, connection: Any) -> None:
-        """Give up a connection that broke; its neighbours died with it."""
+        """Give up a connection that broke, and the pool that it is of; its neighbours died with it."""
+        is_of_this_pool = connection.info.get(_POOL) is self.engine.pool
         connection.invalidate()
-        self.engine.dispose()  # from now on, those of the old pool that are in use are not kept
+        if not is_of_this_pool:  # somebody else has noticed before
+            return
+        self.engine.dispose()
         while (neighbour := self._found_at_hand()) is not None:
             neighbour.invalidate()
 

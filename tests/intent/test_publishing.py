@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 
 import pytest
 import redis
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_guard import submit_many
 from tests.infra.processes import ROOT, free_port
@@ -25,6 +27,29 @@ def within_bounds(work):
     thread.join(BOUND)
     assert answers, f"still not back after {BOUND} s"
     return answers[0]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there is no such timer")
+def test_a_soft_limit_that_comes_while_a_body_publishes_stops_the_body(open_shop, store_url, silent_port):
+    shop = open_shop(url=store_url, broker=f"redis://localhost:{silent_port}/0")
+
+    @shop.app.task
+    def ship(order_id):
+        return order_id
+
+    def reach(number, frame):
+        raise SoftTimeLimitExceeded
+
+    before = signal.signal(signal.SIGALRM, reach)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(SoftTimeLimitExceeded):
+            ship.apply_async((7,), task_id="run-1")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert shop.guard.runs.find("run-1").state == "queued"
 
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])

@@ -54,8 +54,8 @@ def plot(measured: dict[str, Any], path: Path) -> None:
         axis.barh(names, [min(value, 3) for value in values], color=colours)
         for row, value in enumerate(values):
             if value:
-                label = axis.text(min(value, 3) + 0.04, row, f"{value:.2f}", va="center", fontsize=8)
-                label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+                paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+                axis.text(min(value, 3) + 0.04, row, f"{value:.2f}", va="center", fontsize=8, bbox=paper)
         axis.axvline(1, color="#0f172a", linewidth=0.8)
         axis.set(title=f"{title} (Celery = 1)", xlim=(0, 3.5))
         axis.title.set_fontsize(10)

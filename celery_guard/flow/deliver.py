@@ -43,17 +43,16 @@ DELIVERY = "guard_delivery"
 
 @dataclass(frozen=True)
 class _Marked:
-    """An ending that Celery's tracer was given to tell."""
+    """A success that Celery's tracer was given to tell."""
 
     run_id: str
-    ending: str
-    #: Who settled the run here; None: the ending came with a message.
+    #: Who settled the run here; None: the success came with a message.
     token: str | None
     #: Whether a canvas waits for it, so that it is told until somebody has heard it.
     is_awaited: bool
 
 
-#: The ending that was marked last here; the tracer lets go of a request before it tells that it failed to tell.
+#: The success that was marked last here; the tracer lets go of a request before it tells that it failed to tell.
 _marked: ContextVar[_Marked | None] = ContextVar("celery_guard_marked", default=None)
 
 
@@ -121,9 +120,10 @@ def mark_ending(request: Any, state: State, *, owed: bool, token: str | None = N
     """Note which ending Celery's tracer is about to follow up, and who settled it where that was done here."""
     traced = tracing(request)
     assert traced is not None
-    traced.ending = states.SUCCESS if state is State.SUCCEEDED else states.FAILURE
+    succeeded = state is State.SUCCEEDED
+    traced.ending = states.SUCCESS if succeeded else states.FAILURE
     traced.owed = owed
-    _marked.set(None if request.is_eager else _Marked(request.id, traced.ending, token, awaits(request)))
+    _marked.set(_Marked(request.id, token, awaits(request)) if succeeded and not request.is_eager else None)
 
 
 def follow_up_is_through(task: Any, state: str) -> None:
@@ -145,7 +145,7 @@ def told_otherwise(task: Any, run_id: str) -> bool:
     Once: a backend that does not take this result would be asked for ever. A canvas is told until it has heard.
     """
     marked = _marked.get()
-    if marked is None or marked.run_id != run_id or marked.ending != states.SUCCESS:
+    if marked is None or marked.run_id != run_id:
         return False
     fate = "is told again" if marked.is_awaited else "is not told again"
     try:

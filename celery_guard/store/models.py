@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    event,
     false,
     text,
 )
@@ -45,10 +47,32 @@ def _one_of(column: str, values: Any) -> str:
 
 
 def _state_with_its_reason() -> str:
-    """A live state has no reason, and a terminal one has one of its own. PostgreSQL reads this anew for each write."""
+    """A live state has no reason, and a terminal one has one of its own."""
     endings = (f"{state}/{reason}" for state, reasons in ENDINGS.items() for reason in reasons)
     return _one_of("(state || coalesce('/' || terminal_reason, ''))", (*LIVE, *endings))
 
+
+#: What holds for every run; where a column is NULL, what can't be told holds too.
+SOUND = {
+    "state": _state_with_its_reason(),
+    "ending": "(finished_at IS NULL) = (terminal_reason IS NULL)",
+    "attempt": "attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1",
+    "error_category": _one_of("error_category", Category),
+    "permit": _one_of("permit", Permit),
+}
+
+#: The same as a function, for PostgreSQL: it reads the text of each CHECK anew for every statement that writes, and a
+#: function once per connection.
+IS_SOUND = """
+CREATE OR REPLACE FUNCTION task_run_is_sound(
+    state text, terminal_reason text, finished_at timestamptz, attempt integer, max_attempts integer,
+    error_category text, permit text
+) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+    RETURN ({conditions});
+END
+$$
+""".format(conditions=")\n        AND (".join(SOUND.values()))
 
 #: One row is one submission's whole life.
 task_run = Table(
@@ -91,11 +115,11 @@ task_run = Table(
     Column("meta", Text),
     Column("concurrency_group", String(511)),
     Column("permit", String(8)),
-    CheckConstraint(_state_with_its_reason(), name="state"),
-    CheckConstraint("(finished_at IS NULL) = (terminal_reason IS NULL)", name="ending"),
-    CheckConstraint("attempt >= 0 AND attempt <= max_attempts AND max_attempts >= 1", name="attempt"),
-    CheckConstraint(_one_of("error_category", Category), name="error_category"),
-    CheckConstraint(_one_of("permit", Permit), name="permit"),
+    *(CheckConstraint(condition, name=name).ddl_if("sqlite") for name, condition in SOUND.items()),
+    CheckConstraint(
+        "task_run_is_sound(state, terminal_reason, finished_at, attempt, max_attempts, error_category, permit)",
+        name="is_sound",
+    ).ddl_if("postgresql"),
     # the dispatcher: rows to publish, earliest first
     Index("task_run_to_publish", "namespace", "publish_at", postgresql_where=text("publish_at IS NOT NULL")),
     # rescue, audit: what a worker runs
@@ -134,7 +158,8 @@ task_run = Table(
         postgresql_where=text("idempotency_key IS NOT NULL"),
     ),
 )
-
+for _moment, _ddl in (("before_create", IS_SOUND), ("after_drop", "DROP FUNCTION task_run_is_sound")):
+    event.listen(task_run, _moment, DDL(_ddl).execute_if(dialect="postgresql"))  # type: ignore[no-untyped-call]
 
 #: One row per attempt that did not succeed.
 task_attempt = Table(

@@ -14,7 +14,9 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, make_url, text
+from sqlalchemy.exc import IntegrityError
 
+from celery_guard.core.states import Reason, State
 from celery_guard.errors import SchemaMismatch
 from celery_guard.store.database import Database
 from celery_guard.store.migrations import (
@@ -24,7 +26,7 @@ from celery_guard.store.migrations import (
     migrate,
     migration_sql,
 )
-from celery_guard.store.models import metadata
+from celery_guard.store.models import SOUND, metadata
 from celery_guard.store.runs import RunStore
 from tests.store.lives import NAMESPACE, submitted
 from tests.store.races import FORKS, at_once, in_forks
@@ -89,6 +91,15 @@ def shape(url):
         }
 
 
+def functions(url):
+    """The functions that PostgreSQL keeps beside the tables."""
+    with connected(url) as connection:
+        if connection.dialect.name == "sqlite":
+            return []
+        ours = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+        return connection.scalars(text(ours)).all()
+
+
 def differences(url):
     def ours(item, name, kind, reflected, other):
         return name != VERSION_TABLE
@@ -136,19 +147,68 @@ def test_an_upgraded_database_equals_the_models(empty, empty_url):
 def test_an_upgraded_database_has_the_constraints_and_partial_indexes_of_the_models(empty, empty_url):
     with connected(empty_url) as connection:
         metadata.create_all(connection)
-    expected = shape(empty_url)
+    expected = shape(empty_url), functions(empty_url)
     with connected(empty_url) as connection:
         metadata.drop_all(connection)
+    assert (shape(empty_url), functions(empty_url)) == ({}, [])
 
     migrate(empty)
 
-    assert shape(empty_url) == expected
+    assert (shape(empty_url), functions(empty_url)) == expected
 
 
 def test_every_index_of_runs_is_partial(empty, empty_url):
     migrate(empty)
 
     assert all(len(where) == 1 for _, _, where in shape(empty_url)["task_run"]["indexes"].values())
+
+
+@pytest.mark.parametrize(
+    "unsound",
+    [
+        pytest.param("state = 'succeeded', finished_at = created_at", id="an ending without a reason"),
+        pytest.param("state = 'lost'", id="no state"),
+        pytest.param("state = 'dead', terminal_reason = 'cancelled', finished_at = created_at", id="another's reason"),
+        pytest.param("finished_at = created_at", id="a live row with the moment of its end"),
+        pytest.param("state = 'succeeded', terminal_reason = 'succeeded'", id="an ending without its moment"),
+        pytest.param("attempt = -1", id="less than no attempt"),
+        pytest.param("attempt = max_attempts + 1", id="an attempt too many"),
+        pytest.param("max_attempts = 0", id="no attempt allowed"),
+        pytest.param("error_category = 'odd'", id="no category"),
+        pytest.param("permit = 'lent'", id="no permit"),
+    ],
+)
+def test_an_unsound_row_is_refused(store_url, unsound):
+    database = Database(store_url)
+    submitted(RunStore(database, NAMESPACE))
+    database.close()
+
+    with pytest.raises(IntegrityError, match=r"task_run_\w+_check"), connected(store_url) as connection:
+        connection.execute(text(f"UPDATE task_run SET {unsound}"))
+
+
+def test_the_function_of_postgres_says_what_checks_say(postgres_url):
+    """Of all rows, those with NULL where there should be none among them."""
+    checks = " AND ".join(f"({condition}) IS NOT FALSE" for condition in SOUND.values())
+    arguments = "state, terminal_reason, finished_at, attempt, max_attempts, error_category, permit"
+    rows = f"""
+        SELECT task_run_is_sound({arguments}) IS NOT FALSE AS allowed, {checks} AS sound
+        FROM unnest(ARRAY[{_texts("state", *State)}]) AS state,
+            unnest(ARRAY[{_texts("reason", *Reason)}]) AS terminal_reason,
+            unnest(ARRAY[NULL, now()]) AS finished_at,
+            unnest(ARRAY[NULL, -1, 0, 1, 2]) AS attempt,
+            unnest(ARRAY[NULL, 0, 1]) AS max_attempts,
+            unnest(ARRAY[{_texts("odd", "unknown")}]) AS error_category,
+            unnest(ARRAY[{_texts("odd", "granted")}]) AS permit
+    """
+    with connected(postgres_url) as connection:
+        found = connection.execute(text(f"SELECT allowed, sound, count(*) FROM ({rows}) AS rows GROUP BY 1, 2")).all()
+
+    assert {(allowed, sound) for allowed, sound, _ in found} == {(True, True), (False, False)}
+
+
+def _texts(*values):
+    return ", ".join(["NULL", *(f"'{value}'" for value in values)])
 
 
 def test_migrating_again_changes_nothing(empty, empty_url):
@@ -330,6 +390,7 @@ def test_the_printed_script_makes_the_same_schema(empty_postgres, empty_postgres
     connection.close()
 
     assert shape(empty_postgres_url) == shape(postgres_url)
+    assert functions(empty_postgres_url) == functions(postgres_url)
     assert differences(empty_postgres_url) == []
 
 

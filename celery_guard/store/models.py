@@ -125,18 +125,9 @@ task_run = Table(
     # rescue, audit: what a worker runs
     Index("task_run_running", "worker_id", postgresql_where=text("state = 'running'")),
     # the sweep: live rows by deadline
-    Index(
-        "task_run_live",
-        "namespace",
-        "deadline_at",
-        postgresql_where=text("state IN ('queued', 'retrying', 'running')"),
-    ),
+    Index("task_run_live", "namespace", "deadline_at", postgresql_where=text("finished_at IS NULL")),
     # rows that take over another's ending
-    Index(
-        "task_run_follows",
-        "namespace",
-        postgresql_where=text("state IN ('queued', 'retrying', 'running') AND same_as IS NOT NULL"),
-    ),
+    Index("task_run_follows", "namespace", postgresql_where=text("finished_at IS NULL AND same_as IS NOT NULL")),
     # permits: who holds one of a group, and who waits for one, oldest first
     Index(
         "task_run_permits",

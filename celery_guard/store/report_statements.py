@@ -103,7 +103,7 @@ def _sqlite_meta_says(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 _MINE = RUN.namespace == bindparam("namespace")
-_LIVE = RUN.state.in_([constant(state) for state in sorted(LIVE)])
+_LIVE = RUN.finished_at.is_(None)
 _ENDED = and_(RUN.finished_at.is_not(None), RUN.state.in_([constant(state) for state in sorted(TERMINAL)]))
 _COLUMNS = [null().label(name) if name == "result" else RUN[name] for name in SNAPSHOT]
 

@@ -99,7 +99,7 @@ FINISH_EXPIRED = Statement(
 OVERDUE = Statement(
     lambda: (
         select(*RUNNING_COLUMNS)
-        .where(IS_MINE, IS_LIVE, IS_RUNNING, RUN.deadline_at <= seconds_from_now_for_scans("ago"))
+        .where(IS_MINE, IS_LIVE, checked(IS_RUNNING), RUN.deadline_at <= seconds_from_now_for_scans("ago"))
         .order_by(RUN.deadline_at)
         .limit(bindparam("limit"))
     )

@@ -87,15 +87,8 @@ def upgrade() -> None:
     )
     _partial_index("task_run_to_publish", "task_run", ["namespace", "publish_at"], "publish_at IS NOT NULL")
     _partial_index("task_run_running", "task_run", ["worker_id"], "state = 'running'")
-    _partial_index(
-        "task_run_live", "task_run", ["namespace", "deadline_at"], "state IN ('queued', 'retrying', 'running')"
-    )
-    _partial_index(
-        "task_run_follows",
-        "task_run",
-        ["namespace"],
-        "state IN ('queued', 'retrying', 'running') AND same_as IS NOT NULL",
-    )
+    _partial_index("task_run_live", "task_run", ["namespace", "deadline_at"], "finished_at IS NULL")
+    _partial_index("task_run_follows", "task_run", ["namespace"], "finished_at IS NULL AND same_as IS NOT NULL")
     _partial_index(
         "task_run_permits",
         "task_run",

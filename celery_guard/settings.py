@@ -56,6 +56,15 @@ def _positive(value: timedelta) -> timedelta:
     return value
 
 
+def _short_while(value: Any) -> timedelta | None:
+    if value is None:
+        return None
+    found = _duration(value)
+    if not timedelta(0) < found <= timedelta(seconds=1):
+        raise ValueError("out of range")
+    return found
+
+
 def _rate(value: Any) -> Any:
     if value is not None and not (isinstance(value, str) and _RATE.fullmatch(value)):
         raise ValueError("not a rate")
@@ -106,6 +115,7 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 DURATION = "seconds or a timedelta, more than 0 and at most a century"
+A_MOMENT = "None, or seconds or a timedelta, more than 0 and at most one second"
 COUNT = f"a whole number of at least 1 and at most {UNLIMITED_ATTEMPTS}"
 CLASS_NAMES = "a tuple of dotted class names"
 
@@ -118,6 +128,7 @@ Message = Literal["full", "reference"]
 ClassNames = Annotated[tuple[str, ...], PlainValidator(_class_names)]
 Classifiers = Annotated[tuple[Any, ...], PlainValidator(_classifiers)]
 Names = Annotated[tuple[str, ...], PlainValidator(_names)]
+ShortWhile = Annotated[timedelta | None, BeforeValidator(_short_while)]
 Rate = Annotated[str | None, BeforeValidator(_rate)]
 
 _RETENTION: Mapping[str, timedelta] = {
@@ -144,6 +155,7 @@ class TaskSettings(BaseModel):
     on_worker_lost: OnWorkerLost = Field("retry", description="'retry' or 'fail'")
     retry_rate: Rate = Field(None, description="None or a rate such as '100/m' (s, m or h)")
     concurrency: Count | None = Field(None, description=f"None or {COUNT}")
+    settle_within: ShortWhile = Field(None, description=A_MOMENT)
     message: Message = Field("full", description="'full' or 'reference'")
     idempotency_ttl: Duration = Field(timedelta(hours=24), description=DURATION)
     error_max_length: Count = Field(2_000, description=COUNT)

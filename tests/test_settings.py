@@ -101,6 +101,7 @@ def test_nothing_at_all_gives_the_documented_defaults():
             "on_worker_lost": "retry",
             "retry_rate": None,
             "concurrency": None,
+            "settle_within": None,
             "message": "full",
             "idempotency_ttl": timedelta(hours=24),
             "error_max_length": 2_000,
@@ -126,6 +127,18 @@ def test_a_duration_is_seconds_or_a_timedelta(name, given, expected):
     settings = read(**COMPANIONS.get(name, {}), **{f"guard_{name}": given})
 
     assert value_of(settings, name) == expected
+
+
+@pytest.mark.parametrize("given", [None, 0.005, 1, timedelta(milliseconds=20)])
+def test_a_success_may_wait_a_moment_for_others_or_not_at_all(given):
+    expected = timedelta(seconds=given) if isinstance(given, (int, float)) else given
+
+    assert read(guard_settle_within=given).task.settle_within == expected
+
+
+@pytest.mark.parametrize("given", [0, -0.01, 1.001, timedelta(minutes=1), True, "0.01"])
+def test_a_success_waits_no_longer_than_a_second(given):
+    assert "guard_settle_within must be None, or seconds or a timedelta" in refusal(guard_settle_within=given)
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -9,6 +9,8 @@ _SETTLED = "SELECT count(*) FROM task_run WHERE state = 'succeeded'"
 
 SYSTEMS = {
     "guarded": System(settled=_SETTLED),
+    # What settling successes together saves.
+    "guarded-within": System({"within": 0.01}, settled=_SETTLED, parts=("submit", "drain")),
     "guarded-redis": System({"results": "redis"}, settled=_SETTLED),
     # What a commit costs: not waited for (a crash of PostgreSQL may take the last ones), or waited for together.
     "guarded-no-wait": System({"session": "-c synchronous_commit=off"}, settled=_SETTLED, parts=("submit", "drain")),
@@ -26,6 +28,7 @@ def _app(options):
     backend = redis(RESULTS) if options.get("results") else None
     app = Celery("bench", broker=redis(), backend=backend, task_cls=GuardedTask)
     app.conf.guard_database_url = postgres("psycopg2")
+    app.conf.guard_settle_within = options.get("within")
     app.conf.guard_database_engine_options = {"connect_args": {"options": options.get("session", "")}}
     return app, app.task(name="job")(job)
 

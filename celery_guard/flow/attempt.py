@@ -17,6 +17,7 @@ from celery_guard.flow.context import CurrentRun
 from celery_guard.flow.deliver import Delivery, awaits, deliver, is_foreign, mark_ending
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.held import Held
+from celery_guard.flow.leaving import is_left
 from celery_guard.flow.permits import pass_on_permit
 from celery_guard.flow.retry import AskedRetry
 from celery_guard.flow.settle import TELLING_LEASE, ending_error, patiently, settle
@@ -28,7 +29,7 @@ from celery_guard.settings import TaskSettings
 from celery_guard.store.permits import MustWait
 from celery_guard.store.records import Claimed
 
-__all__ = ["execute"]
+__all__ = ["execute", "settle_attempt"]
 
 #: How long a claim waits for a database that is away, in seconds, before the message goes back.
 CLAIM_PATIENCE = 10.0
@@ -53,7 +54,7 @@ def execute(task: Any, request: Any, body: Callable[..., Any], before_start: Hoo
         claimed = _claim(guard, task, delivery, limit)
     if claimed is None:
         return deliver(guard, task, request, delivery)
-    attempt = _attempt(task, guard, settings, request, traced, claimed)
+    attempt = _attempt(task, guard, settings, request, traced, claimed, may_leave=delivery.may_leave)
     guard.announce(Transition.started(task.name, claimed.claim, claimed.meta))
     executed = execute_body(attempt, body, before_start, args, kwargs)
     try:
@@ -68,7 +69,9 @@ def _end(attempt: Attempt, executed: Executed) -> Any:
         return _completed(attempt, attempt.held.completed[0])
     if attempt.held.vacated and isinstance(executed.error, Ignore):
         raise executed.error  # the task that replaces this one ends the run
-    return _speak(_settle(attempt, executed), executed)
+    if is_left(attempt, executed):
+        return executed.result
+    return _speak(settle_attempt(attempt, executed), executed)
 
 
 def _claim(guard: Guard, task: Any, delivery: Delivery, limit: int | None) -> Claimed | None:
@@ -89,7 +92,14 @@ def _claim(guard: Guard, task: Any, delivery: Delivery, limit: int | None) -> Cl
 
 
 def _attempt(
-    task: Any, guard: Guard, settings: TaskSettings, request: Any, traced: Tracing, claimed: Claimed
+    task: Any,
+    guard: Guard,
+    settings: TaskSettings,
+    request: Any,
+    traced: Tracing,
+    claimed: Claimed,
+    *,
+    may_leave: bool,
 ) -> Attempt:
     claim = claimed.claim
     held = Held(guard, claim, claimed.now, owes=awaits(request))
@@ -106,10 +116,15 @@ def _attempt(
         root_id=claimed.root_id,
         held=held,
     )
-    return Attempt(task, guard, request, traced, settings, claimed, run, held)
+    return Attempt(task, guard, request, traced, settings, claimed, run, held, may_leave)
 
 
-def _settle(attempt: Attempt, executed: Executed) -> Settlement:
+def settle_attempt(attempt: Attempt, executed: Executed) -> Settlement:
+    """Write the end of an attempt, and note which ending Celery's tracer is to tell.
+
+    Raises:
+        Ignore: somebody else ended it, or the database is away for too long.
+    """
     claim = attempt.claimed.claim
     asked = executed.error if isinstance(executed.error, AskedRetry) else None
     if asked is not None:

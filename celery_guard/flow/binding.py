@@ -53,6 +53,7 @@ def put_under_guard(cls: Any, app: Any) -> None:
     """
     _refuse_the_opposite(cls)
     refuse_what_nobody_awaits(cls)
+    cls._guard_hears_success = _has(cls, "on_success") or _has(cls, "after_return")
     cls._guard_tells_started = bool(app.conf.task_track_started)
     cls.retryable = _exception_classes(cls, "retryable")
     cls.non_retryable = _exception_classes(cls, "non_retryable")
@@ -150,6 +151,11 @@ def _own(cls: Any, name: str) -> Any:
     """Return the user's own method as the class holds it: a function, a staticmethod, any callable."""
     found = getattr_static(cls, name)
     return getattr(found, _INNER, found)
+
+
+def _has(cls: Any, hook: str) -> bool:
+    """Whether a task has a hook of its own in the place of Celery's, which does nothing."""
+    return _own(cls, hook) is not getattr(Task, hook)
 
 
 def _bound(method: Any, task: Any) -> Any:

@@ -33,7 +33,7 @@ from celery_guard.observe.logs import logger
 from celery_guard.settings import TaskSettings
 from celery_guard.store.records import Claimed
 
-__all__ = ["Attempt", "Executed", "Hook", "execute_body"]
+__all__ = ["Attempt", "Executed", "Hook", "execute_body", "is_kept"]
 
 #: A user's own ``before_start``, where there is one.
 Hook: TypeAlias = Callable[..., Any] | None
@@ -54,6 +54,8 @@ class Attempt:
     claimed: Claimed
     run: CurrentRun
     held: Held
+    #: Whether the worker's main process offers to settle a success.
+    may_leave: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def execute_body(attempt: Attempt, body: Callable[..., Any], before_start: Hook,
     try:
         encoded = codec.encode_result(result, attempt.guard.result_serializer)
     except Exception as error:  # a serializer may raise anything
-        if attempt.held.owes or _is_kept(attempt.task, attempt.request):
+        if attempt.held.owes or is_kept(attempt.task, attempt.request):
             return _failed(attempt, error, Classification(Category.NON_RETRYABLE, "result_not_serializable"))
         return Executed(Returned(result), result=result)
     fits = attempt.held.owes or len(encoded) <= attempt.settings.result_max_bytes
@@ -181,7 +183,8 @@ def _encoded_error(attempt: Attempt, error: BaseException) -> str | None:
     return encoded if attempt.held.owes or len(encoded) <= attempt.settings.result_max_bytes else None
 
 
-def _is_kept(task: Any, request: Any) -> bool:
+def is_kept(task: Any, request: Any) -> bool:
+    """Whether a result backend keeps what this task returns."""
     return not isinstance(task.backend, DisabledBackend) and not get_actual_ignore_result(task, request)
 
 

@@ -67,6 +67,8 @@ class Delivery:
     #: Which telling of an ending this message is for; 0 for a message that is to be run.
     ticket: int
     is_ours: bool
+    #: Whether the worker's main process offers to settle a success.
+    may_leave: bool = False
 
     @classmethod
     def of(cls, request: Any) -> Delivery:
@@ -79,6 +81,7 @@ class Delivery:
             fingerprint=header.get("fingerprint"),
             ticket=header.get("ticket", 0) if header.get("event") == "deliver" else 0,
             is_ours=bool(header),
+            may_leave=told.get("settles", False),
         )
 
 

@@ -18,6 +18,7 @@ from celery_guard.core.states import Reason
 from celery_guard.errors import GuardError, RunEnded
 from celery_guard.flow.deliver import DELIVERY
 from celery_guard.flow.guard import guard_of, task_settings
+from celery_guard.flow.leaving import Left
 from celery_guard.flow.publish import HEADER
 from celery_guard.flow.settle import lost_fault
 from celery_guard.observe.events import next_attempt
@@ -32,13 +33,24 @@ _AT_ONCE = 0.05
 class GuardedRequest(Request):  # type: ignore[misc]
     """A message being worked on. What only the main process learns of it goes to the guard thread."""
 
+    #: What Celery does with a success.
+    _succeeded = Request.on_success
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Celery makes a class for each task, whose ``on_success`` would come before ours."""
+        super().__init_subclass__(**kwargs)
+        cls._succeeded, cls.on_success = cls.on_success, GuardedRequest._returned
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._given_limits: tuple[float | None, float | None] = (None, None)
         super().__init__(*args, **kwargs)
         self._guard = guard_of(self._app)
         #: Made for this delivery: main process and child share it.
         self.token = secrets.token_hex(8)
-        self._request_dict[DELIVERY] = {"token": self.token, "worker": self._guard.worker_id}
+        told: dict[str, Any] = {"token": self.token, "worker": self._guard.worker_id}
+        if self._guard.keeper is not None and self._guard.keeper.settles(self._task):
+            told["settles"] = True
+        self._request_dict[DELIVERY] = told
         header = self._request_dict.get(HEADER)
         self._header: Mapping[str, Any] = header if isinstance(header, Mapping) else {}
         self._deadline = _moment_of(self._header.get("deadline"))
@@ -138,6 +150,24 @@ class GuardedRequest(Request):  # type: ignore[misc]
         if not (self._already_revoked or self._already_cancelled):
             self._hand_over(_meaning(error))
         return None
+
+    def _returned(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
+        """The body returned, and its child may have left the settlement to this process."""
+        failed, said, runtime = failed__retval__runtime
+        if isinstance(said, Left) and not failed:
+            self.time_start = self.worker_pid = None  # nobody may stop the child for this run, it has another by now
+            self._guard.keeper.together.take(self, said, runtime)  # type: ignore[union-attr]
+        else:
+            self._succeeded(failed__retval__runtime, **kwargs)
+
+    def settled(self, won: bool, said: str, runtime: float) -> None:
+        """What the child left is settled, or somebody else had ended the attempt; either way the message is done."""
+        if won:
+            self._succeeded((0, said, runtime))
+            return
+        logger.warning("%s[%s] was ended by somebody else", self.name, self.id)
+        task_ready(self)
+        self.acknowledge()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A limit was reached. The hard one also comes as a failure, which is where it is handled."""

@@ -84,11 +84,15 @@ class GuardedTask(Task):  # type: ignore[misc]
     #: Exceptions that a repeat can't help against; asked before ``retryable``.
     non_retryable: ClassVar[tuple[type[BaseException], ...]] = ()
 
+    #: How long a success that nobody waits for may wait to be settled together with others, in one commit.
+    settle_within: ClassVar[timedelta | float | None] = None
+
     #: What the task makes of an error: a callable that returns a category, a fault, or None for "ask the next rule".
     classify: ClassVar[Classifier | None] = None
 
     _guard_tells_started: ClassVar[bool] = False
     _guard_calls_last: ClassVar[bool] = False
+    _guard_hears_success: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # Celery's own, which says no types
 

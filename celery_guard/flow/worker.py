@@ -20,7 +20,7 @@ from celery.worker import state as worker_state
 from celery_guard.core.decide import Outcome
 from celery_guard.errors import GuardError, StoreUnavailable
 from celery_guard.flow.dispatch import Dispatcher
-from celery_guard.flow.guard import Guard, guard_of
+from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.herald import Herald
 from celery_guard.flow.inhand import Stopper, copy_of, guarded_requests, reserved_ids
 from celery_guard.flow.permits import grant_what_is_free
@@ -28,6 +28,7 @@ from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
 from celery_guard.flow.timers import forget_cancelled
+from celery_guard.flow.together import Together, let_children_leave
 from celery_guard.observe.events import TaskEvent
 from celery_guard.observe.logs import logger
 from celery_guard.store.database import RowLocked
@@ -67,6 +68,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
         """Keep the loop's timer as small as what is running; called again when the consumer restarts."""
+        self.obj.settle_together()
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = hub.call_repeatedly(FORGET_EVERY, forget_cancelled, hub.timer)
@@ -106,6 +108,9 @@ class Keeper:
         self._beats: list[Beat] = []
         self._revoked = 0
         self._threads: list[threading.Thread] = []
+        #: Settles what children leave, once there is an event loop.
+        self.together: Together | None = None
+        let_children_leave(guard.app)
         self._stopper = Stopper(guard)
         self._dispatcher = Dispatcher(guard)
         self._rescuer = Rescuer(guard)
@@ -145,6 +150,8 @@ class Keeper:
         self._inbox.put(None)
         for thread in self._threads:
             thread.join(timeout=10)
+        if self.together is not None:
+            self.together.close()
         try:
             self._settle_handed_over()
             for row in self._rescuer.running_here():
@@ -156,6 +163,16 @@ class Keeper:
         self.guard.keeper = None
 
     terminate = stop
+
+    def settle_together(self) -> None:
+        """Offer children to settle their successes. SQLite has one writer at a time, and nothing to gain."""
+        if self.together is None and not self.guard.database.is_sqlite:
+            gate = ForkGate(patience=FORK_PATIENCE, is_outer=True)
+            self.together = Together(self.guard, self.herald.worker, gate)
+
+    def settles(self, task: Any) -> bool:
+        """Whether children may leave successes of this task to this process."""
+        return self.together is not None and task_settings(task).settle_within is not None
 
     def send_event(self, event: TaskEvent) -> None:
         """Send one of Celery's events as this worker."""

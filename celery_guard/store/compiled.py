@@ -82,7 +82,7 @@ class Statement:
             given = ", ".join(types.get(name, "unknown") for name in order)
             what = f"({given}) AS {compiled}"
             name = "guard_" + hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
-            execute = f"EXECUTE {name} ({', '.join('%s' for _ in order)})"
+            execute = self._patient(f"EXECUTE {name} ({', '.join('%s' for _ in order)})", dialect.name)
             self._plan = Plan(name, f"PREPARE {name} {what}", execute, order, dict(compiled.params))
         return self._plan
 

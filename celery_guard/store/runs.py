@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -141,6 +141,23 @@ class RunStore:
         else:
             done = self._settle_with_history({**values, **_settlement_values(settlement)})
         return bool(done.touched) or self._ended_by(claim, settlement, values["successor"])
+
+    def succeed_together(self, left: Mapping[str, tuple[str, str | None]]) -> set[str]:
+        """End attempts whose bodies returned, in one statement; return the tokens of those that were still held.
+
+        Args:
+            left: by the token that holds it, a run and its encoded result, if that is kept.
+
+        Raises:
+            RowLocked: somebody's transaction holds one of the rows; nothing was written.
+        """
+        ids, results = [run_id for run_id, _ in left.values()], [result for _, result in left.values()]
+        done = self.database.execute(sql.SUCCEED_TOGETHER, ids=ids, tokens=list(left), results=results)
+        won = {row[0] for row in done.rows}
+        if done.repeated:  # a reply was lost: what it said is in the rows
+            lost = left.keys() - won
+            won |= {token for token in lost if self.holder(left[token][0]) == (State.SUCCEEDED, token)}
+        return won
 
     def finish_waiting(self, run_id: str, settlement: Finish, *, token: str) -> Ended | None:
         """End a run that is not running: cancelled, or dead before its next attempt. None: it is not waiting."""

@@ -139,7 +139,9 @@ def test_encrypted_connections_opened_before_the_fork_are_never_shared(
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason="needs libfaketime (apt-get install faketime)")
 def test_workers_whose_clocks_are_two_minutes_off_keep_every_appointment(redis_url, postgres_url, fire):
-    scene = fire(broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=20)
+    scene = fire(
+        broker_url=redis_url, guard_database_url=postgres_url, guard_rescue_after=20, worker_prefetch_multiplier=1
+    )
     wrong = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
     workers = [scene.worker(env={**wrong, "FAKETIME": offset}) for offset in ("+120s", "-120s")]
     tasks = scene.tasks

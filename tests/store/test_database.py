@@ -288,6 +288,14 @@ def test_a_settle_that_lost_does_not_take_the_winners_ending_for_its_own(wire, w
     assert history(wired_runs) == [1]
 
 
+def test_successes_written_together_whose_reply_was_lost_recognise_themselves(wire, wired_runs):
+    claimed(wired_runs, "run-1", token="token-1")
+    claimed(wired_runs, "run-2", token="another")
+    wire.lose_the_answer_to("UPDATE task_run")
+
+    assert wired_runs.succeed_together({"token-1": ("run-1", None), "token-2": ("run-2", None)}) == {"token-1"}
+
+
 def test_a_submission_whose_reply_was_lost_finds_itself(wire, wired_runs):
     wire.lose_the_answer_to("^INSERT INTO task_run")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -9,12 +11,16 @@ import pytest
 from celery_guard.core.decide import Finish
 from celery_guard.core.faults import Category
 from celery_guard.core.states import Reason, State
+from celery_guard.store.database import Database
 from celery_guard.store.records import Attempt
+from celery_guard.store.runs import RunStore
 from tests.factories import NOON, a_fault
 from tests.store.lives import (
     CANCELLED,
+    NAMESPACE,
     SUCCESS,
     TOO_LATE,
+    Clock,
     after,
     claim,
     claimed,
@@ -41,7 +47,16 @@ NOT_SUCCEEDED = pytest.mark.parametrize(
     [FAILED, TOO_LATE, USED_UP, LOST, CANCELLED, retry_at(30)],
     ids=["failed", "too late", "used up", "lost", "cancelled", "retry"],
 )
+#: Encoded results of a few runs, by number; that of the last was too large.
+A_FEW = [(1, "1"), (2, '{"paid": true}'), (3, None)]
 ANY = pytest.mark.parametrize("settlement", [SUCCESS, FAILED, retry_at(30)], ids=["success", "failure", "retry"])
+
+
+@pytest.fixture
+def postgres_runs(postgres_url: str, clock: Clock) -> Iterator[RunStore]:
+    """The runs of one namespace on PostgreSQL."""
+    with closing(Database(postgres_url, clock=clock)) as database:
+        yield RunStore(database, NAMESPACE)
 
 
 @ENDINGS
@@ -272,3 +287,30 @@ def test_nobody_else_can_change_the_arguments(runs):
 
 def test_a_run_that_is_not_there_has_no_payload(runs):
     assert runs.payload("run-1") is None
+
+
+def test_several_successes_are_written_at_once_each_with_its_result(postgres_runs, clock):
+    left = {
+        f"token-{n}": (claimed(postgres_runs, f"run-{n}", token=f"token-{n}").run_id, result) for n, result in A_FEW
+    }
+    clock.forward(7)
+
+    won = postgres_runs.succeed_together(left)
+
+    ended_runs = [find(postgres_runs, run_id) for run_id, _ in left.values()]
+    assert won == set(left)
+    assert [(run.state, run.finished_at, run.encoded_result) for run in ended_runs] == [
+        (State.SUCCEEDED, after(7), result) for _, result in A_FEW
+    ]
+
+
+def test_of_several_successes_those_that_are_not_held_change_nothing(postgres_runs):
+    claimed(postgres_runs, "run-1", token="token-1")
+    claimed(postgres_runs, "run-2", token="another")
+    postgres_runs.settle(claimed(postgres_runs, "run-3", token="token-3"), FAILED)
+    before = [row(postgres_runs, run_id) for run_id in ("run-2", "run-3")]
+
+    won = postgres_runs.succeed_together({f"token-{n}": (f"run-{n}", "1") for n in (1, 2, 3, 4)})
+
+    assert won == {"token-1"}
+    assert [row(postgres_runs, run_id) for run_id in ("run-2", "run-3")] == before

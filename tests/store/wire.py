@@ -75,6 +75,7 @@ class Wire:
         _hang_up(near, far)
 
     def _note(self, query: str, doomed: threading.Event) -> None:
+        query = re.sub("^SET LOCAL [^;]*; (?=EXECUTE)", "", query)
         word, _, rest = query.partition(" ")
         if word == "PREPARE":
             name, _, statement = rest.partition(" ")

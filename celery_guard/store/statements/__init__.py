@@ -13,6 +13,7 @@ from celery_guard.store.statements.attempt import (
     SNOOZE,
     STATE_AND_TOKEN,
     SUCCEED,
+    SUCCEED_TOGETHER,
     VACATE,
 )
 from celery_guard.store.statements.dispatch import (
@@ -90,6 +91,7 @@ __all__ = [
     "SUBMIT_FINISHED",
     "SUBMIT_FOLLOWER",
     "SUCCEED",
+    "SUCCEED_TOGETHER",
     "TAKEN_BY",
     "TAKE_DUE",
     "TAKE_ENDING",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
+    Text,
     and_,
     bindparam,
     case,
+    column,
     func,
     insert as plain_insert,
     null,
@@ -30,6 +33,7 @@ from celery_guard.store.statements.parts import (
     IS_HELD,
     IS_MINE,
     IS_QUEUED,
+    IS_RUNNING,
     IS_THIS,
     IS_WAITING,
     LOCK_PATIENCE,
@@ -53,6 +57,7 @@ __all__ = [
     "SNOOZE",
     "STATE_AND_TOKEN",
     "SUCCEED",
+    "SUCCEED_TOGETHER",
     "VACATE",
     "claimable",
 ]
@@ -159,6 +164,28 @@ SUCCEED = Statement(
     ),
     every_run=True,
 )
+
+
+def _succeed_together() -> Any:
+    names = ("id", "token", "result")
+    given_arrays = (bindparam(f"{name}s", type_=ARRAY(Text)) for name in names)
+    each = func.unnest(*given_arrays).table_valued(*(column(name, Text) for name in names)).render_derived()
+    return (
+        update(task_run)
+        .where(RUN.id == each.c.id, checked(RUN.claim_token == each.c.token, IS_RUNNING))
+        .values(
+            state=constant(State.SUCCEEDED),
+            terminal_reason=constant("succeeded"),
+            result=each.c.result,
+            finished_at=now(),
+            updated_at=now(),
+        )
+        .returning(RUN.claim_token)
+    )
+
+
+#: The bodies of several attempts returned in time, and nobody but their rows waits to hear of it.
+SUCCEED_TOGETHER = Statement(_succeed_together, every_run=True, lock_patience=LOCK_PATIENCE)
 
 #: End the attempt in any other way and write its history, in one statement.
 SETTLE = Statement(_settle_with_history, lock_patience=LOCK_PATIENCE)

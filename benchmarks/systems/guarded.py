@@ -7,10 +7,16 @@ from benchmarks.systems import System
 
 _SETTLED = "SELECT count(*) FROM task_run WHERE state = 'succeeded'"
 
+_SLOW_DISK = "-c commit_delay=2000 -c commit_siblings=0"
+
 SYSTEMS = {
     "guarded": System(settled=_SETTLED),
-    # What settling successes together saves.
+    # What settling successes together saves; beside a disk that takes two milliseconds to flush, too.
     "guarded-within": System({"within": 0.01}, settled=_SETTLED, parts=("submit", "drain")),
+    "guarded-slow-disk": System({"session": _SLOW_DISK}, settled=_SETTLED, parts=("submit", "drain")),
+    "guarded-slow-disk-within": System(
+        {"session": _SLOW_DISK, "within": 0.01}, settled=_SETTLED, parts=("submit", "drain")
+    ),
     "guarded-redis": System({"results": "redis"}, settled=_SETTLED),
     # What a commit costs: not waited for (a crash of PostgreSQL may take the last ones), or waited for together.
     "guarded-no-wait": System({"session": "-c synchronous_commit=off"}, settled=_SETTLED, parts=("submit", "drain")),

@@ -168,7 +168,14 @@ def settle_from_outside(guard: Guard, row: Running, outcome: Outcome, *, made_by
 
 
 def settle_for_child(
-    guard: Guard, task: Any, run_id: str, token: str, outcome: Outcome, *, attempts_before: int | None
+    guard: Guard,
+    task: Any,
+    run_id: str,
+    token: str,
+    outcome: Outcome,
+    *,
+    attempts_before: int | None,
+    is_kept: bool = False,
 ) -> Settlement | None:
     """End the attempt of a child that can't, with the token that both share.
 
@@ -176,6 +183,7 @@ def settle_for_child(
 
     Args:
         attempts_before: how many attempts the run had used when this message was published, where the message says so.
+        is_kept: whether a result backend keeps how the run ended.
     """
     if isinstance(outcome, Cancelled) and _cancel_waiting(guard, run_id, token):
         return _CANCELLED
@@ -183,11 +191,17 @@ def settle_for_child(
     if claimed is None and isinstance(outcome, Lost) and _never_claimed(guard, run_id, attempts_before):
         claimed = guard.runs.claim(run_id, token, worker_id=guard.worker_id, fingerprint=None, type_=task.name)
     if claimed is None:
-        guard.runs.tell_soon(run_id, token)  # it was settled, and its child may not have told Celery
+        _have_told(guard, run_id, token, is_kept=is_kept)
         return None
     row = Running(claimed.claim, task.name, claimed.now, claimed.meta)
     made_by: MadeBy = "canceller" if isinstance(outcome, Cancelled) else "worker"
     return settle_from_outside(guard, row, outcome, made_by=made_by)
+
+
+def _have_told(guard: Guard, run_id: str, token: str, *, is_kept: bool) -> None:
+    """It was settled, and its child may not have told Celery: it was killed, or the result backend is down."""
+    if not guard.runs.tell_soon(run_id, token) and is_kept:
+        guard.runs.owe(run_id, token)
 
 
 def _never_claimed(guard: Guard, run_id: str, attempts_before: int | None) -> bool:

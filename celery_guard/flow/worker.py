@@ -19,6 +19,7 @@ from celery.worker import state as worker_state
 
 from celery_guard.core.decide import Outcome
 from celery_guard.errors import GuardError, StoreUnavailable
+from celery_guard.flow.body import is_kept
 from celery_guard.flow.dispatch import Dispatcher
 from celery_guard.flow.guard import Guard, guard_of, task_settings
 from celery_guard.flow.herald import Herald
@@ -250,6 +251,7 @@ class Keeper:
                     request.token,
                     outcome,
                     attempts_before=request.attempts_before,
+                    is_kept=is_kept(request.task, request),
                 )
             except RowLocked as locked:
                 logger.warning("%s[%s] is left to the audit: %s", request.name, request.id, locked)

@@ -274,7 +274,7 @@ class RunStore:
         return Ending(State(state), Reason(reason), result, last_error, error_type)
 
     def owe(self, run_id: str, token: str) -> bool:
-        """Have the dispatcher tell Celery the success that a token settled; False where its result was not kept."""
+        """Have the dispatcher tell Celery how a token ended the run; False where that is owed, or can't be told."""
         return bool(self.database.execute(sql.OWE, id=run_id, token=token).touched)
 
     def tell_soon(self, run_id: str, token: str) -> bool:

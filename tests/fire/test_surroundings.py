@@ -47,6 +47,28 @@ def test_a_success_that_the_result_backend_refused_is_told_again(own_redis, redi
     assert scene.bodies(refused.id) == 1
 
 
+def test_endings_that_a_result_backend_was_too_long_away_to_hear_of_are_told_once_it_is_back(
+    own_redis, redis_url, postgres_url, fire
+):
+    scene = fire(broker_url=redis_url, result_backend=own_redis.url, guard_database_url=postgres_url)
+    scene.worker()
+    succeeding = scene.tasks.hold.delay("go", "value")
+    failing = scene.tasks.hold_and_fail_until.apply_async(("go", 2), max_attempts=1)
+    scene.begun(succeeding.id, failing.id)
+
+    own_redis.kill()
+    scene.open_gate("go")
+    eventually(lambda: len(scene.rows("id", "owed")) == 2, within=90)
+    own_redis.start()
+
+    told = scene.app.backend.get_task_meta
+    eventually(lambda: told(succeeding.id)["status"] == "SUCCESS", within=150)
+    eventually(lambda: told(failing.id)["status"] == "FAILURE", within=150)
+    assert succeeding.get(timeout=10) == "value"
+    assert scene.ends(succeeding.id, failing.id) == [(*SUCCEEDED, 1), (*USED_UP, 1)]
+    assert [scene.bodies(result.id) for result in (succeeding, failing)] == [1, 1]
+
+
 def test_hooks_that_raise_change_no_ending(redis_url, postgres_url, fire):
     scene = fire(broker_url=redis_url, result_backend=redis_url, guard_database_url=postgres_url)
     scene.worker()

@@ -13,10 +13,12 @@ from sqlalchemy import (
     update,
 )
 
+from celery_guard.core.states import State
 from celery_guard.store.database import Statement
 from celery_guard.store.models import task_attempt, task_effect, task_run
 from celery_guard.store.sql import (
     among,
+    constant,
     now,
     now_for_scans,
     seconds_from_now,
@@ -118,11 +120,16 @@ TAKE_ENDING = Statement(
     )
 )
 
-#: Owe a success, of which Celery has told something else.
+_CAN_BE_TOLD = and_(RUN.finished_at.is_not(None), or_(RUN.state != constant(State.SUCCEEDED), RUN.result.is_not(None)))
+
+#: Owe an ending of which Celery has told nothing, or something else.
 OWE = Statement(
     lambda: (
         update(task_run)
-        .where(IS_THIS, checked(RUN.claim_token == bindparam("token"), RUN.result.is_not(None), ~RUN.owed))
+        .where(
+            IS_THIS,
+            checked(RUN.claim_token == bindparam("token"), ~RUN.owed, _CAN_BE_TOLD),
+        )
         .values(owed=TRUE, publish_at=now(), publishes=0)
     )
 )

@@ -161,11 +161,11 @@ class GuardedRequest(Request):  # type: ignore[misc]
             self._succeeded(failed__retval__runtime, **kwargs)
 
     def settled(self, won: bool, said: str, runtime: float) -> None:
-        """What the child left is settled, or somebody else had ended the attempt; either way the message is done."""
+        """The success that the child left is written, or was not to be written any more: the message is done."""
         if won:
             self._succeeded((0, said, runtime))
             return
-        logger.warning("%s[%s] was ended by somebody else", self.name, self.id)
+        logger.warning("%s[%s] returned, and its success was not written", self.name, self.id)
         task_ready(self)
         self.acknowledge()
 

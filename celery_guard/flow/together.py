@@ -14,7 +14,6 @@ from celery import signals
 from celery.exceptions import Ignore
 from celery.worker import state as worker_state
 
-from celery_guard.errors import StoreUnavailable
 from celery_guard.flow.attempt import settle_attempt
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.leaving import Left, carrying
@@ -76,11 +75,8 @@ class Together:
             self._enough.wait(within.total_seconds() if within else 0)
             if not self._closing:
                 self._enough.clear()
-            try:
-                with self._gate:
-                    self._settle([first, *self._others()])
-            except Exception:  # the audit ends what is left open
-                logger.exception("the thread that settles successes goes on after an error")
+            with self._gate:
+                self._settle([first, *self._others()])
 
     def _others(self) -> list[_Success]:
         found: list[_Success] = []
@@ -91,36 +87,38 @@ class Together:
         return found
 
     def _settle(self, batch: list[_Success]) -> None:
-        left = {success.request.token: (success.request.id, success.left.encoded) for success in batch}
         try:
-            won = patiently(lambda: self._written_now(left))
-        except StoreUnavailable as away:
-            logger.error("the success of %s could not be written: %s", ", ".join(_names(batch)), away)
+            won = patiently(lambda: self._written_now(batch))
+        except Exception as error:  # whatever it is, the messages are done, and the audit ends the runs
+            logger.error("%s could not be settled: %r", _names(batch), error)
             won = set()
         if won is None:
             self._settle_apart(batch)
             return
         for success in batch:
-            self._written.append((success, success.request.token in won))
-            if success.left.transition is not None and success.request.token in won:
-                self._guard.announce(success.left.transition)
+            token, transition = success.request.token, success.left.transition
+            self._written.append((success, token in won))
+            if token in won and transition is not None:
+                self._guard.announce(transition)
         self._worker.consumer.call_soon(self._tell)
 
-    def _written_now(self, left: dict[str, tuple[str, str | None]]) -> set[str] | None:
+    def _written_now(self, batch: list[_Success]) -> set[str] | None:
+        """Return the tokens that won. None: somebody's transaction holds one of the rows."""
+        left = {success.request.token: (success.request.id, success.left.encoded) for success in batch}
         try:
             return self._guard.runs.succeed_together(left)
         except RowLocked:
             return None
 
     def _settle_apart(self, batch: list[_Success]) -> None:
-        """Somebody's transaction holds one of the rows, which must not hold up the others."""
+        """Have a row that another transaction holds hold up no other."""
         if len(batch) > 1:
             for success in batch:
                 self._settle([success])
         elif not self._closing:
             self._waiting.put(batch[0])
         else:
-            logger.warning("%s is left to the audit: another transaction holds its row", *_names(batch))
+            logger.warning("%s is left to the audit: another transaction holds its row", _names(batch))
 
     def _tell(self) -> None:
         while self._written:
@@ -147,5 +145,5 @@ def _settle_after_all(attempt: Any, executed: Any) -> None:
         settle_attempt(attempt, executed)
 
 
-def _names(batch: list[_Success]) -> list[str]:
-    return [f"{success.request.name}[{success.request.id}]" for success in batch]
+def _names(batch: list[_Success]) -> str:
+    return ", ".join(f"{success.request.name}[{success.request.id}]" for success in batch)

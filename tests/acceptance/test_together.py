@@ -90,7 +90,7 @@ def test_a_success_that_comes_after_a_cancellation_changes_nothing_and_its_messa
             (held.id,),
         )
 
-    eventually(lambda: f"[{held.id}] was ended by somebody else" in worker.log())
+    eventually(lambda: f"[{held.id}] returned, and its success was not written" in worker.log())
     assert scene.ends(held.id) == [("cancelled", "cancelled", 1)]
     eventually(lambda: waiting_messages(scene) == 0)
     assert "succeeded after attempt" not in worker.log()

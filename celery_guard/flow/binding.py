@@ -53,7 +53,7 @@ def put_under_guard(cls: Any, app: Any) -> None:
     """
     _refuse_the_opposite(cls)
     refuse_what_nobody_awaits(cls)
-    cls._guard_hears_success = _has(cls, "on_success") or _has(cls, "after_return")
+    cls._guard_hears_success = any(_has(cls, hook) for hook in ("on_success", "on_failure", "after_return"))
     cls._guard_tells_started = bool(app.conf.task_track_started)
     cls.retryable = _exception_classes(cls, "retryable")
     cls.non_retryable = _exception_classes(cls, "non_retryable")

@@ -91,6 +91,7 @@ def _is_heard_of(attempt: Attempt) -> bool:
         or task._guard_hears_success
         or is_kept(task, attempt.request)
         or celery_signals.task_success.receivers
+        or celery_signals.task_failure.receivers
         or celery_signals.task_postrun.receivers
         or signals.run_finished.receivers
     )

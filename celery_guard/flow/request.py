@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import wraps
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -33,13 +34,11 @@ _AT_ONCE = 0.05
 class GuardedRequest(Request):  # type: ignore[misc]
     """A message being worked on. What only the main process learns of it goes to the guard thread."""
 
-    #: What Celery does with a success.
-    _succeeded = Request.on_success
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery makes a class for each task, whose ``on_success`` would come before ours."""
         super().__init_subclass__(**kwargs)
-        cls._succeeded, cls.on_success = cls.on_success, GuardedRequest._returned
+        if "on_success" in cls.__dict__:
+            cls.on_success = _unless_left(cls.on_success)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._given_limits: tuple[float | None, float | None] = (None, None)
@@ -151,19 +150,15 @@ class GuardedRequest(Request):  # type: ignore[misc]
             self._hand_over(_meaning(error))
         return None
 
-    def _returned(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
-        """The body returned, and its child may have left the settlement to this process."""
-        failed, said, runtime = failed__retval__runtime
-        if isinstance(said, Left) and not failed:
-            self.time_start = self.worker_pid = None  # nobody may stop the child for this run, it has another by now
-            self._guard.keeper.together.take(self, said, runtime)  # type: ignore[union-attr]
-        else:
-            self._succeeded(failed__retval__runtime, **kwargs)
+    def left(self, said: Left, runtime: float) -> None:
+        """The body returned, and its child has left the settlement to this process."""
+        self.time_start = self.worker_pid = None  # nobody may stop the child for this run, it has another by now
+        self._guard.keeper.together.take(self, said, runtime)  # type: ignore[union-attr]
 
     def settled(self, won: bool, said: str, runtime: float) -> None:
         """The success that the child left is written, or was not to be written any more: the message is done."""
         if won:
-            self._succeeded((0, said, runtime))
+            self.on_success((0, said, runtime))
             return
         logger.warning("%s[%s] returned, and its success was not written", self.name, self.id)
         task_ready(self)
@@ -197,6 +192,19 @@ class GuardedRequest(Request):  # type: ignore[misc]
     def _hand_over(self, outcome: Outcome) -> None:
         if self._guard.keeper is not None:
             self._guard.keeper.hand_over(self, outcome)
+
+
+def _unless_left(succeeded: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what Celery does with a success, which a child may have left to be settled first."""
+
+    @wraps(succeeded)
+    def on_success(self: Any, failed__retval__runtime: Any, **kwargs: Any) -> Any:
+        failed, said, runtime = failed__retval__runtime
+        if isinstance(said, Left) and not failed:
+            return self.left(said, runtime)
+        return succeeded(self, failed__retval__runtime, **kwargs)
+
+    return on_success
 
 
 def _moment_of(text: Any) -> datetime | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from celery import signals
 from celery.exceptions import Ignore
 from celery.worker import state as worker_state
 
+from celery_guard.errors import StoreUnavailable
 from celery_guard.flow.attempt import settle_attempt
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.leaving import Left, carrying
@@ -23,6 +26,9 @@ from celery_guard.store.database import RowLocked
 from celery_guard.store.forking import ForkGate
 
 __all__ = ["Together", "let_children_leave"]
+
+#: Seconds until a row that another transaction holds is tried again.
+_LOOK_AGAIN = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,10 @@ class Together:
         self._gate = gate
         self._waiting: queue.SimpleQueue[_Success | None] = queue.SimpleQueue()
         self._enough = threading.Event()
+        self._locked: deque[_Success] = deque()
+        self._look_again_at = 0.0
         self._written: deque[tuple[_Success, bool]] = deque()
-        self._closing = False
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="celery-guard-together", daemon=True)
         self._thread.start()
 
@@ -62,39 +70,92 @@ class Together:
             self._enough.set()
 
     def close(self) -> None:
-        """Settle what is left, and end the thread."""
-        self._closing = True
-        self._enough.set()
-        self._waiting.put(None)
-        self._thread.join(timeout=10)
-        self._tell()
+        """Settle what is left, and end the thread; in a fork of this process there is none."""
+        if self._pid == os.getpid() and self._thread.is_alive():
+            self._waiting.put(None)
+            self._enough.set()
+            self._thread.join(timeout=10)
+            self._tell()
 
     def _serve(self) -> None:
-        while (first := self._waiting.get()) is not None:
+        is_open = True
+        while is_open:
+            batch, is_open = self._next_batch()
+            try:
+                self._settle(batch)
+                self._try_locked(at_last=not is_open)
+            except Exception:
+                logger.exception("%s could not be settled", _names(batch))
+                self._hand_back(batch, set())
+
+    def _next_batch(self) -> tuple[list[_Success], bool]:
+        """Wait for successes; return them, and whether more may come."""
+        batch: list[_Success] = []
+        with suppress(queue.Empty):
+            first = self._waiting.get(timeout=_LOOK_AGAIN if self._locked else None)
+            if first is None:
+                return batch, False
             within = task_settings(first.request.task).settle_within
             self._enough.wait(within.total_seconds() if within else 0)
-            if not self._closing:
-                self._enough.clear()
-            with self._gate:
-                self._settle([first, *self._others()])
-
-    def _others(self) -> list[_Success]:
-        found: list[_Success] = []
-        with suppress(queue.Empty):
+            self._enough.clear()
+            batch.append(first)
             while (success := self._waiting.get_nowait()) is not None:
-                found.append(success)
-            self._waiting.put(None)  # the end is for the thread itself
-        return found
+                batch.append(success)
+            return batch, False
+        return batch, True
 
     def _settle(self, batch: list[_Success]) -> None:
-        try:
-            won = patiently(lambda: self._written_now(batch))
-        except Exception as error:  # whatever it is, the messages are done, and the audit ends the runs
-            logger.error("%s could not be settled: %r", _names(batch), error)
-            won = set()
-        if won is None:
-            self._settle_apart(batch)
+        """Settle successes in one commit; one by one where one of them keeps the others from it."""
+        if not batch:
             return
+        try:
+            won = patiently(lambda: self._write(batch))
+        except StoreUnavailable as away:  # the audit ends these runs
+            logger.error("%s could not be settled: %s", _names(batch), away)
+            won = set()
+        except Exception as error:
+            if len(batch) == 1:
+                raise
+            logger.warning("successes are settled one by one: %r", error)
+            won = None
+        if won is not None:
+            self._hand_back(batch, won)
+        elif len(batch) == 1:
+            self._locked.append(batch[0])
+        else:
+            for success in batch:
+                self._settle_alone(success)
+
+    def _settle_alone(self, success: _Success) -> None:
+        try:
+            self._settle([success])
+        except Exception:
+            logger.exception("%s could not be settled", _names([success]))
+            self._hand_back([success], set())
+
+    def _write(self, batch: list[_Success]) -> set[str] | None:
+        """Return the tokens that won. None: another transaction holds one of the rows."""
+        left = {success.request.token: (success.request.id, success.left.encoded) for success in batch}
+        try:
+            with self._gate:
+                return self._guard.runs.succeed_together(left)
+        except RowLocked:
+            return None
+
+    def _try_locked(self, *, at_last: bool) -> None:
+        """Try again rows that others held, until one of them still does."""
+        if time.monotonic() < self._look_again_at and not at_last:
+            return
+        for _ in range(len(self._locked)):
+            before = len(self._locked)
+            self._settle_alone(self._locked.popleft())
+            if len(self._locked) == before and not at_last:
+                break
+        self._look_again_at = time.monotonic() + _LOOK_AGAIN
+        if at_last and self._locked:
+            logger.warning("%s are left to the audit: other transactions hold their rows", _names(self._locked))
+
+    def _hand_back(self, batch: list[_Success], won: set[str]) -> None:
         for success in batch:
             token, transition = success.request.token, success.left.transition
             self._written.append((success, token in won))
@@ -102,28 +163,13 @@ class Together:
                 self._guard.announce(transition)
         self._worker.consumer.call_soon(self._tell)
 
-    def _written_now(self, batch: list[_Success]) -> set[str] | None:
-        """Return the tokens that won. None: somebody's transaction holds one of the rows."""
-        left = {success.request.token: (success.request.id, success.left.encoded) for success in batch}
-        try:
-            return self._guard.runs.succeed_together(left)
-        except RowLocked:
-            return None
-
-    def _settle_apart(self, batch: list[_Success]) -> None:
-        """Have a row that another transaction holds hold up no other."""
-        if len(batch) > 1:
-            for success in batch:
-                self._settle([success])
-        elif not self._closing:
-            self._waiting.put(batch[0])
-        else:
-            logger.warning("%s is left to the audit: another transaction holds its row", _names(batch))
-
     def _tell(self) -> None:
         while self._written:
             success, won = self._written.popleft()
-            success.request.settled(won, str(success.left), success.runtime)
+            try:
+                success.request.settled(won, str(success.left), success.runtime)
+            except Exception:  # of one message, which comes again
+                logger.exception("%s could not be acknowledged", _names([success]))
 
 
 def let_children_leave(app: Any) -> None:
@@ -145,5 +191,5 @@ def _settle_after_all(attempt: Any, executed: Any) -> None:
         settle_attempt(attempt, executed)
 
 
-def _names(batch: list[_Success]) -> str:
+def _names(batch: Iterable[_Success]) -> str:
     return ", ".join(f"{success.request.name}[{success.request.id}]" for success in batch)

@@ -69,7 +69,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
         """Keep the loop's timer as small as what is running; called again when the consumer restarts."""
-        self.obj.settle_together()
+        self.obj.settle_together(hub)
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = hub.call_repeatedly(FORGET_EVERY, forget_cancelled, hub.timer)
@@ -165,11 +165,12 @@ class Keeper:
 
     terminate = stop
 
-    def settle_together(self) -> None:
+    def settle_together(self, hub: Any) -> None:
         """Offer children to settle their successes. SQLite has one writer at a time, and nothing to gain."""
         if self.together is None and not self.guard.database.is_sqlite:
             gate = ForkGate(patience=FORK_PATIENCE, is_outer=True)
-            self.together = Together(self.guard, self.herald.worker, gate)
+            together = self.together = Together(self.guard, self.herald.worker, gate)
+            hub.on_close.add(lambda _: together.close())  # while messages can still be acknowledged
 
     def settles(self, task: Any) -> bool:
         """Whether children may leave successes of this task to this process."""

@@ -47,10 +47,10 @@ def left_and_locked(scene) -> Iterator[tuple[Any, Any]]:
         other.commit()
 
 
-def end_what_waits(cursor) -> int:
-    """End the connections that wait for a row of this database; return how many."""
+def end_what_waits(cursor, how: str = "terminate") -> int:
+    """End the connections, or cancel the statements, that wait for a row of this database; return how many."""
     cursor.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        f"SELECT pg_{how}_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     return len(cursor.fetchall())
@@ -108,16 +108,28 @@ def test_a_body_whose_worker_is_killed_before_its_success_is_written_runs_again(
     assert len(scene.traces("begin", held.id)) == 2
 
 
-def test_a_worker_that_is_shut_down_writes_what_is_left(settles):
+def test_a_worker_that_is_shut_down_writes_what_is_left_and_acknowledges_it(settles):
     scene = settles()
-    worker = scene.worker(concurrency=1)
-    results = [scene.tasks.succeed.delay() for _ in range(20)]
-    eventually(lambda: len(scene.traces("end")) >= 5)
-    worker.stop()
+    worker = scene.worker()
+    with left_and_locked(scene) as (held, _):
+        worker.terminate()
+    worker.wait()
 
-    ended = {trace["run"] for trace in scene.traces("end")}
-    assert [scene.run(run_id).state.value for run_id in ended] == ["succeeded"] * len(ended)
-    assert {run.attempt for run in map(scene.run, ids(results))} <= {0, 1}
+    assert (scene.run(held.id).state.value, scene.run(held.id).attempt) == ("succeeded", 1)
+    assert waiting_messages(scene) == 0
+
+
+def test_a_statement_that_is_cancelled_costs_no_success(settles):
+    scene = settles()
+    scene.worker()
+    with left_and_locked(scene) as (held, cursor):
+        others = [scene.tasks.succeed.delay() for _ in range(10)]
+        for _ in range(3):
+            eventually(lambda: end_what_waits(cursor, "cancel") > 0)
+        assert scene.ends(*ids(others)) == [SUCCEEDED] * 10
+    scene.ended(held.id)
+
+    assert len(scene.traces("begin", others[0].id)) == 1
 
 
 def test_a_worker_without_its_database_for_a_moment_loses_no_success(settles):

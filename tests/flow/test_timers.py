@@ -65,7 +65,7 @@ def test_a_consumer_that_restarts_leaves_one_of_us_on_the_loop():
     timer = Timer()
     hub = SimpleNamespace(timer=timer, call_repeatedly=timer.call_repeatedly)
     step = GuardStep.__new__(GuardStep)
-    step.obj = SimpleNamespace(settle_together=lambda: None)
+    step.obj = SimpleNamespace(settle_together=lambda hub: None)
 
     for _ in range(3):
         step.register_with_event_loop(None, hub)

@@ -166,6 +166,10 @@ SUCCEED = Statement(
 )
 
 
+#: How long several successes wait for a row that another transaction holds, in seconds: it must not hold up the others.
+_BRIEFLY = 0.05
+
+
 def _succeed_together() -> Any:
     names = ("id", "token", "result")
     given_arrays = (bindparam(f"{name}s", type_=ARRAY(Text)) for name in names)
@@ -185,7 +189,7 @@ def _succeed_together() -> Any:
 
 
 #: The bodies of several attempts returned in time, and nobody but their rows waits to hear of it.
-SUCCEED_TOGETHER = Statement(_succeed_together, every_run=True, lock_patience=LOCK_PATIENCE)
+SUCCEED_TOGETHER = Statement(_succeed_together, every_run=True, lock_patience=_BRIEFLY)
 
 #: End the attempt in any other way and write its history, in one statement.
 SETTLE = Statement(_settle_with_history, lock_patience=LOCK_PATIENCE)

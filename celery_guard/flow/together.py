@@ -25,7 +25,7 @@ from celery_guard.observe.logs import logger
 from celery_guard.store.database import RowLocked
 from celery_guard.store.forking import ForkGate
 
-__all__ = ["Together", "let_children_leave"]
+__all__ = ["Together", "let_children_leave", "tasks_that_wait"]
 
 #: Seconds until a row that another transaction holds is tried again.
 _LOOK_AGAIN = 1.0
@@ -172,6 +172,12 @@ class Together:
                 logger.exception("%s could not be acknowledged", _names([success]))
 
 
+def tasks_that_wait(app: Any) -> list[Any]:
+    """Return the tasks whose successes may wait to be settled together."""
+    guarded = (task for task in app.tasks.values() if hasattr(task, "_guard_bound"))
+    return [task for task in guarded if task_settings(task).settle_within is not None]
+
+
 def let_children_leave(app: Any) -> None:
     """Prepare the pool's children, which are made later, to leave what they may."""
     main = os.getpid()
@@ -179,9 +185,8 @@ def let_children_leave(app: Any) -> None:
     def prepare(**_: Any) -> None:
         if os.getpid() == main:  # a pool whose bodies run in this process
             return
-        for task in app.tasks.values():
-            if hasattr(task, "_guard_bound") and task_settings(task).settle_within is not None:
-                task.__trace__ = carrying(task.__trace__, _settle_after_all)
+        for task in tasks_that_wait(app):
+            task.__trace__ = carrying(task.__trace__, _settle_after_all)
 
     signals.worker_process_init.connect(prepare, weak=False, dispatch_uid=f"celery_guard.leaving.{id(app)}")
 

@@ -29,7 +29,7 @@ from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
 from celery_guard.flow.timers import forget_cancelled
-from celery_guard.flow.together import Together, let_children_leave
+from celery_guard.flow.together import Together, let_children_leave, tasks_that_wait
 from celery_guard.observe.events import TaskEvent
 from celery_guard.observe.logs import logger
 from celery_guard.store.database import RowLocked
@@ -166,8 +166,11 @@ class Keeper:
     terminate = stop
 
     def settle_together(self, hub: Any) -> None:
-        """Offer children to settle their successes. SQLite has one writer at a time, and nothing to gain."""
-        if self.together is None and not self.guard.database.is_sqlite:
+        """Offer children to settle their successes, where a task wishes that.
+
+        SQLite has one writer at a time, and nothing to gain.
+        """
+        if self.together is None and not self.guard.database.is_sqlite and tasks_that_wait(self.guard.app):
             gate = ForkGate(patience=FORK_PATIENCE, is_outer=True)
             together = self.together = Together(self.guard, self.herald.worker, gate)
             hub.on_close.add(lambda _: together.close())  # while messages can still be acknowledged

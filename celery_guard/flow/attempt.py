@@ -54,7 +54,7 @@ def execute(task: Any, request: Any, body: Callable[..., Any], before_start: Hoo
         claimed = _claim(guard, task, delivery, limit)
     if claimed is None:
         return deliver(guard, task, request, delivery)
-    attempt = _attempt(task, guard, settings, request, traced, claimed, may_leave=delivery.may_leave)
+    attempt = _attempt(task, guard, settings, request, traced, claimed)
     guard.announce(Transition.started(task.name, claimed.claim, claimed.meta))
     executed = execute_body(attempt, body, before_start, args, kwargs)
     try:
@@ -92,14 +92,7 @@ def _claim(guard: Guard, task: Any, delivery: Delivery, limit: int | None) -> Cl
 
 
 def _attempt(
-    task: Any,
-    guard: Guard,
-    settings: TaskSettings,
-    request: Any,
-    traced: Tracing,
-    claimed: Claimed,
-    *,
-    may_leave: bool,
+    task: Any, guard: Guard, settings: TaskSettings, request: Any, traced: Tracing, claimed: Claimed
 ) -> Attempt:
     claim = claimed.claim
     held = Held(guard, claim, claimed.now, owes=awaits(request))
@@ -116,7 +109,7 @@ def _attempt(
         root_id=claimed.root_id,
         held=held,
     )
-    return Attempt(task, guard, request, traced, settings, claimed, run, held, may_leave)
+    return Attempt(task, guard, request, traced, settings, claimed, run, held)
 
 
 def settle_attempt(attempt: Attempt, executed: Executed) -> Settlement:

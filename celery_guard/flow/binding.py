@@ -97,6 +97,7 @@ def _refuse_the_opposite(cls: type) -> None:
 def _wrap(cls: Any) -> None:
     """Put the guard around the final class, so that a user's own ``__call__`` can't go past the claim."""
     plain, before_start, after_return = (_own(cls, name) for name in ("__call__", "before_start", "after_return"))
+    hears_return = _has(cls, "after_return")
     has_hook = mro_lookup(cls, "before_start", {Task, object}, ["celery.app.task"]) is not None  # as the tracer asks
 
     @wraps(plain)
@@ -117,7 +118,7 @@ def _wrap(cls: Any) -> None:
     @wraps(after_return)
     def returned(self: Any, status: str, *args: Any, **kwargs: Any) -> None:
         follow_up_is_through(self, status)
-        if after_return is not Task.after_return and not is_told_otherwise(self, status):
+        if hears_return and not is_told_otherwise(self, status):
             _bound(after_return, self)(status, *args, **kwargs)
 
     for outer, inner in ((call, plain), (deferred, before_start), (returned, after_return)):

@@ -54,8 +54,6 @@ class Attempt:
     claimed: Claimed
     run: CurrentRun
     held: Held
-    #: Whether the worker's main process offers to settle a success.
-    may_leave: bool = False
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ __all__ = [
     "told_otherwise",
 ]
 
-#: Where the worker's main process writes who may claim: a token made for this delivery, and its own boot id.
+#: Where the worker's main process writes who may claim: a token made for this delivery, and its own boot id; and
+#: whether it ``settles`` a success that is left to it.
 DELIVERY = "guard_delivery"
 
 
@@ -67,8 +68,6 @@ class Delivery:
     #: Which telling of an ending this message is for; 0 for a message that is to be run.
     ticket: int
     is_ours: bool
-    #: Whether the worker's main process offers to settle a success.
-    may_leave: bool = False
 
     @classmethod
     def of(cls, request: Any) -> Delivery:
@@ -81,7 +80,6 @@ class Delivery:
             fingerprint=header.get("fingerprint"),
             ticket=header.get("ticket", 0) if header.get("event") == "deliver" else 0,
             is_ours=bool(header),
-            may_leave=told.get("settles", False),
         )
 
 

@@ -28,7 +28,7 @@ class Herald:
 
     def __init__(self, guard: Guard, worker: Any) -> None:
         self._guard = guard
-        self.worker = worker
+        self._worker = worker
         self._pid = os.getpid()
         self._dropped: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -36,7 +36,7 @@ class Herald:
         """Send an event, from whichever thread; without a listener, or in a fork of the worker, do nothing."""
         task = self._guard.app.tasks.get(event.fields["name"])
         if self._is_heard() and getattr(task, "send_events", True):
-            consumer = self.worker.consumer
+            consumer = self._worker.consumer
             consumer.call_soon(consumer.event_dispatcher.send, event.name, **event.fields)
 
     def note_dropped(self, request: Any) -> None:
@@ -53,13 +53,13 @@ class Herald:
                 self._tell_started(request)
 
     def _is_heard(self) -> bool:
-        dispatcher = getattr(getattr(self.worker, "consumer", None), "event_dispatcher", None)
+        dispatcher = getattr(getattr(self._worker, "consumer", None), "event_dispatcher", None)
         return self._pid == os.getpid() and dispatcher is not None and bool(dispatcher.enabled)
 
     def _tell_started(self, request: Any) -> None:
         state, token = self._guard.runs.holder(request.id)
         if state is State.RUNNING and token == request.token:
-            self.worker.consumer.call_soon(_start, request)
+            self._worker.consumer.call_soon(_start, request)
 
     def _correct(self, request: Any) -> None:
         run = self._guard.runs.find(request.id)

@@ -16,6 +16,7 @@ from celery_guard import signals
 from celery_guard.core.decide import Finish, Returned
 from celery_guard.core.states import Reason, State
 from celery_guard.flow.body import Attempt, Executed, is_kept
+from celery_guard.flow.deliver import DELIVERY
 from celery_guard.observe.logs import LEVELS, logger
 from celery_guard.observe.transitions import Transition
 
@@ -40,8 +41,8 @@ class Left(str):
 
 
 def is_left(attempt: Attempt, executed: Executed) -> bool:
-    """Leave a success to the main process where it offers to settle it. False: it is to be settled here."""
-    desk = _desk.get() if attempt.may_leave else None
+    """Leave a success where somebody carries it to the main process. False: it is to be settled here."""
+    desk = None if attempt.request.is_eager else _desk.get()
     if desk is None or executed.error is not None or not isinstance(executed.outcome, Returned):
         return False
     if attempt.run.now() >= attempt.run.deadline_at or _is_heard_of(attempt):
@@ -51,19 +52,21 @@ def is_left(attempt: Attempt, executed: Executed) -> bool:
 
 
 def carrying(tracer: Tracer, settle: Callable[[Attempt, Executed], object]) -> Tracer:
-    """Have a task's tracer carry what an attempt has left.
+    """Have a task's tracer carry what an attempt has left, where the main process offers to settle it.
 
     Args:
         tracer: Celery's own.
         settle: settles here what can't be carried, because the tracer failed after the body.
     """
 
-    def trace(*args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
+    def trace(uuid: str, args: Any, kwargs: Any, request: Any = None) -> tuple[Any, Any, Any, Any]:
+        if not (request or {}).get(DELIVERY, {}).get("settles"):
+            return tracer(uuid, args, kwargs, request)
         desk: list[tuple[Attempt, Executed]] = []
         info: Any = desk
         before = _desk.set(desk)
         try:
-            result, info, runtime, said = tracer(*args, **kwargs)
+            result, info, runtime, said = tracer(uuid, args, kwargs, request)
         finally:
             _desk.reset(before)
             if desk and info is not None:

@@ -84,7 +84,7 @@ class Together:
             try:
                 self._settle(batch)
                 self._try_locked(at_last=not is_open)
-            except Exception:
+            except Exception:  # without this thread every later success would wait for ever
                 logger.exception("%s could not be settled", _names(batch))
                 self._hand_back(batch, set())
 
@@ -113,25 +113,16 @@ class Together:
         except StoreUnavailable as away:  # the audit ends these runs
             logger.error("%s could not be settled: %s", _names(batch), away)
             won = set()
-        except Exception as error:
-            if len(batch) == 1:
-                raise
-            logger.warning("successes are settled one by one: %r", error)
-            won = None
+        except Exception:  # of one of them, it may be
+            logger.exception("settling %s failed", _names(batch))
+            won = set() if len(batch) == 1 else None
         if won is not None:
             self._hand_back(batch, won)
         elif len(batch) == 1:
             self._locked.append(batch[0])
         else:
             for success in batch:
-                self._settle_alone(success)
-
-    def _settle_alone(self, success: _Success) -> None:
-        try:
-            self._settle([success])
-        except Exception:
-            logger.exception("%s could not be settled", _names([success]))
-            self._hand_back([success], set())
+                self._settle([success])
 
     def _write(self, batch: list[_Success]) -> set[str] | None:
         """Return the tokens that won. None: another transaction holds one of the rows."""
@@ -148,7 +139,7 @@ class Together:
             return
         for _ in range(len(self._locked)):
             before = len(self._locked)
-            self._settle_alone(self._locked.popleft())
+            self._settle([self._locked.popleft()])
             if len(self._locked) == before and not at_last:
                 break
         self._look_again_at = time.monotonic() + _LOOK_AGAIN

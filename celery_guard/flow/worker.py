@@ -97,6 +97,7 @@ class Keeper:
 
     def __init__(self, guard: Guard, worker: Any = None) -> None:
         self.guard = guard
+        self._worker = worker
         #: What this worker says by Celery's events.
         self.herald = Herald(guard, worker)
         #: What to add to this machine's clock to get the database's.
@@ -172,7 +173,7 @@ class Keeper:
         """
         if self.together is None and not self.guard.database.is_sqlite and tasks_that_wait(self.guard.app):
             gate = ForkGate(patience=FORK_PATIENCE, is_outer=True)
-            together = self.together = Together(self.guard, self.herald.worker, gate)
+            together = self.together = Together(self.guard, self._worker, gate)
             hub.on_close.add(lambda _: together.close())  # while messages can still be acknowledged
 
     def settles(self, task: Any) -> bool:

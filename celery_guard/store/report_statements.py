@@ -15,7 +15,7 @@ from celery_guard.core.states import ENDINGS, LIVE, TERMINAL, Reason, State
 from celery_guard.store.database import Statement
 from celery_guard.store.models import task_run, task_worker
 from celery_guard.store.sql import Moment, among, constant, now, now_for_scans
-from celery_guard.store.statements import SNAPSHOT
+from celery_guard.store.statements.parts import IS_LIVE, IS_MINE, SNAPSHOT
 
 #: How much of the way to its deadline a run may use up before its ending counts as tight.
 TIGHT = 0.9
@@ -102,8 +102,6 @@ def _sqlite_meta_says(element: Any, compiler: Any, **kw: Any) -> str:
     return f"EXISTS (SELECT 1 FROM json_each(task_run.meta) AS entry WHERE entry.key = {key} AND {text} = {value})"
 
 
-_MINE = RUN.namespace == bindparam("namespace")
-_LIVE = RUN.finished_at.is_(None)
 _ENDED = and_(RUN.finished_at.is_not(None), RUN.state.in_([constant(state) for state in sorted(TERMINAL)]))
 _COLUMNS = [null().label(name) if name == "result" else RUN[name] for name in SNAPSHOT]
 
@@ -121,7 +119,7 @@ def listed(wanted: RunFilter, after: Cursor | None) -> Any:
     live = wanted.wanted & LIVE
     if live:
         some = RUN.state.in_([constant(state) for state in sorted(live)])
-        branches.append(_branch(wanted, after, RUN.created_at, _LIVE if live == LIVE else and_(_LIVE, some)))
+        branches.append(_branch(wanted, after, RUN.created_at, IS_LIVE if live == LIVE else and_(IS_LIVE, some)))
     if len(branches) == 1:
         return branches[0]
     page = union_all(*(select(branch.subquery()) for branch in branches)).subquery("page")
@@ -129,7 +127,7 @@ def listed(wanted: RunFilter, after: Cursor | None) -> Any:
 
 
 def _branch(wanted: RunFilter, after: Cursor | None, moment: Any, where: Any) -> Any:
-    conditions = [_MINE, where]
+    conditions = [IS_MINE, where]
     for name in ("type", "queue"):
         if getattr(wanted, name) is not None:
             conditions.append(RUN[name] == bindparam(name))
@@ -160,19 +158,21 @@ def ended_counts(since: bool) -> Any:
     grouped = (RUN.state, RUN.terminal_reason, RUN.type)
     counted = select(*grouped, func.count(), func.min(margin), func.avg(margin), _count_if(tight))
     return (
-        counted.where(_MINE, _ENDED, *([_since(RUN.finished_at)] if since else []))
+        counted.where(IS_MINE, _ENDED, *([_since(RUN.finished_at)] if since else []))
         .group_by(*grouped)
         .order_by(*grouped)
     )
 
 
 #: Read the ids of runs that others were made from.
-REDRIVEN = Statement(lambda: select(RUN.redrive_of).where(_MINE, RUN.redrive_of.is_not(None)).limit(bindparam("limit")))
+REDRIVEN = Statement(
+    lambda: select(RUN.redrive_of).where(IS_MINE, RUN.redrive_of.is_not(None)).limit(bindparam("limit"))
+)
 
 #: Read what only people want to know of one run.
 LIFE = Statement(
     lambda: select(RUN.worker_id, RUN.updated_at, RUN.publish_at, RUN.publishes, now().label("clock")).where(
-        RUN.id == bindparam("id"), _MINE
+        RUN.id == bindparam("id"), IS_MINE
     )
 )
 
@@ -190,7 +190,7 @@ LIVE_COUNTS = Statement(
             func.min(RUN.deadline_at),
             _count_if(RUN.deadline_at <= now_for_scans()),
         )
-        .where(_MINE, _LIVE)
+        .where(IS_MINE, IS_LIVE)
         .group_by(RUN.state, RUN.type)
         .order_by(RUN.state, RUN.type)
     )
@@ -201,7 +201,7 @@ UNKNOWN = Statement(
     lambda: (
         select(RUN.type, _count_if(RUN.error_category == constant("unknown")), func.count())
         .where(
-            _MINE,
+            IS_MINE,
             RUN.finished_at.is_not(None),
             RUN.state.in_([constant(State.DEAD), constant(State.FAILED)]),
             _since(RUN.finished_at),
@@ -214,7 +214,7 @@ UNKNOWN = Statement(
 OLDEST = Statement(
     lambda: (
         select(RUN.id, RUN.type, RUN.queue, RUN.created_at, RUN.deadline_at)
-        .where(_MINE, _LIVE, RUN.state == constant(State.QUEUED), RUN.next_retry_at.is_(None))
+        .where(IS_MINE, IS_LIVE, RUN.state == constant(State.QUEUED), RUN.next_retry_at.is_(None))
         .order_by(RUN.created_at, RUN.id)
         .limit(1)
     )

@@ -146,19 +146,23 @@ CLAIM = Statement(_claim, every_run=True)
 #: Read the attempt that a token holds.
 HELD = Statement(lambda: select(*CLAIMED_COLUMNS).where(IS_HELD))
 
+_SUCCESS: dict[str, Any] = {
+    "state": constant(State.SUCCEEDED),
+    "terminal_reason": constant("succeeded"),
+    "finished_at": now(),
+    "updated_at": now(),
+}
+
 #: The body returned in time.
 SUCCEED = Statement(
     lambda: (
         update(task_run)
         .where(IS_HELD)
         .values(
-            state=constant(State.SUCCEEDED),
-            terminal_reason=constant("succeeded"),
+            **_SUCCESS,
             result=bindparam("result"),
             owed=bindparam("owed"),
             publish_at=case((bindparam("owed"), func.coalesce(seconds_from_now("lease"), now()))),
-            finished_at=now(),
-            updated_at=now(),
             claim_token=bindparam("successor"),
         )
     ),
@@ -177,13 +181,7 @@ def _succeed_together() -> Any:
     return (
         update(task_run)
         .where(RUN.id == each.c.id, checked(RUN.claim_token == each.c.token, IS_RUNNING))
-        .values(
-            state=constant(State.SUCCEEDED),
-            terminal_reason=constant("succeeded"),
-            result=each.c.result,
-            finished_at=now(),
-            updated_at=now(),
-        )
+        .values(**_SUCCESS, result=each.c.result)
         .returning(RUN.claim_token)
     )
 

@@ -126,10 +126,7 @@ _CAN_BE_TOLD = and_(RUN.finished_at.is_not(None), or_(RUN.state != constant(Stat
 OWE = Statement(
     lambda: (
         update(task_run)
-        .where(
-            IS_THIS,
-            checked(RUN.claim_token == bindparam("token"), ~RUN.owed, _CAN_BE_TOLD),
-        )
+        .where(IS_THIS, checked(RUN.claim_token == bindparam("token"), ~RUN.owed, _CAN_BE_TOLD))
         .values(owed=TRUE, publish_at=now(), publishes=0)
     )
 )

@@ -7,7 +7,6 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -26,6 +25,7 @@ from celery_guard.flow.herald import Herald
 from celery_guard.flow.inhand import Stopper, copy_of, guarded_requests, reserved_ids
 from celery_guard.flow.permits import grant_what_is_free
 from celery_guard.flow.rescue import Rescuer, cancel_run, settle_for_child
+from celery_guard.flow.rota import Duty, Rota
 from celery_guard.flow.settle import patiently
 from celery_guard.flow.sweep import Sweeper
 from celery_guard.flow.timers import forget_cancelled
@@ -83,15 +83,6 @@ class HandedOver:
     outcome: Outcome
 
 
-@dataclass
-class Duty:
-    """Work that comes round. It may say that there is more of it, and is then due again at once."""
-
-    work: Callable[[], Any]
-    every: float
-    due: float = 0.0
-
-
 class Keeper:
     """The beat thread and the guard thread of one worker boot."""
 
@@ -116,12 +107,12 @@ class Keeper:
         self._stopper = Stopper(guard)
         self._dispatcher = Dispatcher(guard)
         self._rescuer = Rescuer(guard)
-        self._duties = self._all_duties(Sweeper(guard))
+        self._rota = self._all_duties(Sweeper(guard))
 
-    def _all_duties(self, sweeper: Sweeper) -> list[Duty]:
+    def _all_duties(self, sweeper: Sweeper) -> Rota:
         settings = self.guard.settings
         tick, beat = settings.dispatch_interval.total_seconds(), settings.heartbeat_interval.total_seconds()
-        return [
+        duties = [
             Duty(sweeper.waiting, tick),
             Duty(sweeper.running, tick),
             Duty(sweeper.followers, 2 * tick),
@@ -132,6 +123,7 @@ class Keeper:
             Duty(sweeper.prune, PRUNE_EVERY),
             Duty(sweeper.prune_workers, 40 * PRUNE_EVERY),
         ]
+        return Rota(duties, tick_every=tick)
 
     def start(self) -> None:
         """Beat for the first time, then go on in two threads."""
@@ -216,8 +208,7 @@ class Keeper:
                 logger.warning("a beat failed: %s", error)
 
     def _keeper_loop(self) -> None:
-        interval = self.guard.settings.dispatch_interval.total_seconds()
-        next_tick = time.monotonic() + interval
+        next_tick = time.monotonic() + self._rota.tick_every
         while not self._stopping.is_set():
             self._receive(until=next_tick)
             try:
@@ -233,7 +224,7 @@ class Keeper:
             except Exception:
                 logger.exception("the guard thread goes on after an error")
             if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + interval
+                next_tick = self._rota.next_tick(time.monotonic())
 
     def _receive(self, *, until: float) -> None:
         try:
@@ -268,17 +259,13 @@ class Keeper:
             request.acknowledge()
 
     def _tick(self) -> None:
-        """Publish what is due; then at most two other duties whose time has come, the longest waiting first."""
+        """Publish what is due; then do what else has come round."""
         self._cancel_revoked()
         self._stopper.tick()
         self.herald.tick()
         while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
             pass
-        now = time.monotonic()
-        for duty in sorted((duty for duty in self._duties if duty.due <= now), key=lambda duty: duty.due)[:2]:
-            duty.due = now + duty.every
-            if duty.work() is True:
-                duty.due = now
+        self._rota.tick(time.monotonic())
 
     def _cancel_revoked(self) -> None:
         """Celery's ``revoke`` reaches waiting rows, too: no message of theirs may ever come by."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pytest_celery import CELERY_REDIS_BACKEND, CELERY_REDIS_BROKER, CeleryTestSetup
 
+from celery_guard.flow.guard import guard_of
 from tests.acceptance.apps import contract
 from tests.infra.containers import LocalWorkerContainer, SharedRedisContainer
 from tests.infra.polling import eventually
@@ -55,6 +56,12 @@ def celery_setup_cls(sqlite_url):
             app.conf.update(guard_database_url=sqlite_url, guard_heartbeat_interval=0.5, guard_rescue_after=2)
 
     return Setup
+
+
+@pytest.fixture
+def celery_setup(celery_setup):
+    yield celery_setup
+    guard_of(contract.held.app).database.close()  # the plugin makes an app for the setup, and one for tasks
 
 
 def test_a_setup_is_a_broker_a_backend_and_a_worker_that_answers(celery_setup):

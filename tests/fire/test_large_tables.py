@@ -70,7 +70,7 @@ def test_a_tick_of_an_idle_worker_is_three_statements_at_most_and_each_is_served
         before = len(seen)
         keeper._tick()
         counts.append(len(seen) - before)
-        for duty in keeper._duties:
+        for duty in keeper._rota.duties:
             duty.due -= 1  # as if a second had passed
     monkeypatch.undo()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -203,7 +204,8 @@ class WorkerProcess(Process):
         queues: Sequence[str] = (),
         options: Sequence[str] = (),
     ) -> None:
-        self.hostname = f"{name}@{socket.gethostname()}"
+        #: Tests that run side by side may share a broker, which takes each name once.
+        self.hostname = f"{name}-{secrets.token_hex(3)}@{socket.gethostname()}"
         command = [sys.executable, "-m", "celery", "-A", app_module, "worker", "--loglevel=INFO"]
         command += [f"--hostname={self.hostname}", f"--concurrency={concurrency}", f"--pool={pool}"]
         command += ["--without-gossip", "--without-mingle", *options]

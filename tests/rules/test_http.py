@@ -62,8 +62,12 @@ def by_aiohttp(url: str) -> None:
 
 def by_urllib(url: str) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=TIMEOUT) as response:
-        response.read()
+    try:
+        with opener.open(url, timeout=TIMEOUT) as response:
+            response.read()
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the response, too
+        raise
 
 
 def by_urllib3(url: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
-__all__ = ["FINGERPRINT_VERSION", "LONGEST_KEY", "bound_arguments", "checked_key", "fingerprint"]
+__all__ = ["FINGERPRINT_VERSION", "LONGEST_KEY", "bound_arguments", "checked_key", "fingerprint", "is_unicode"]
 
 FINGERPRINT_VERSION = "1"
 LONGEST_KEY = 255
@@ -81,12 +81,13 @@ def checked_key(key: object, name: str = "idempotency_key") -> str:
         raise ValueError(f"{name} must not be blank; leave it out when there is none")
     if len(key) > LONGEST_KEY:
         raise ValueError(f"{name} must have at most {LONGEST_KEY} characters, not {len(key)}")
-    if "\x00" in key or not _is_unicode(key):
+    if "\x00" in key or not is_unicode(key):
         raise ValueError(f"{name} must be valid text without NUL characters, not {key!r}")
     return key
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored: no half of a surrogate pair."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

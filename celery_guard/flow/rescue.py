@@ -70,6 +70,7 @@ class Rescuer:
         self.guard = guard
         rescue_after = guard.settings.rescue_after.total_seconds()
         self.watch = Watch(rescue_after, at_most=rescue_after / 3)
+        self._left = Watch(rescue_after, at_most=rescue_after / 3)
         self._orphans: set[tuple[str, str]] = set()
         self._strays: set[str] = set()
 
@@ -95,6 +96,21 @@ class Rescuer:
         )
         self.guard.workers.stop(beat.worker_id)
         return ended
+
+    def forget(self) -> None:
+        """Start all observation anew."""
+        self.watch.forget()
+        self._left.forget()
+
+    def take_over(self, *, monotonic: float) -> int:
+        """End attempts of workers that are gone, where whoever noticed that could not.
+
+        He may not have known the task, or another transaction held the row. A worker that was only frozen beats again
+        before such an attempt has stood still for long enough.
+        """
+        rows = {row.claim.token: row for row in self.guard.runs.running_for_nobody()}
+        still = self._left.stale([Beat(token, 0, ()) for token in rows], monotonic=monotonic)
+        return sum(self.end(rows[beat.worker_id], "its worker is gone") for beat in still)
 
     def audit(self, in_hand: Sequence[Any]) -> list[Any]:
         """Compare what the table says this worker runs with what it does, both ways.

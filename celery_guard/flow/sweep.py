@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from celery_guard.core.decide import Expired, Finish
+from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import TERMINAL, Reason, State
 from celery_guard.flow.guard import Guard, task_settings
 from celery_guard.flow.rescue import end_unless_locked
@@ -17,11 +20,18 @@ __all__ = ["Sweeper"]
 
 _DEADLINE_PASSED = Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE)
 
+_STILL_RUNNING = Fault(
+    Category.RETRYABLE, "deadline", "DeadlineExceeded", "the body was still running after the deadline and its grace"
+)
+
 #: How many rows one pruning statement takes.
 PRUNE_BATCH = 1_000
 
-#: How long one round of pruning may take, in seconds.
-PRUNE_ROUND = 0.5
+#: How many running rows are looked at whose deadline has passed; some tasks may have a longer grace than others.
+OVERDUE_BATCH = 1_000
+
+#: How long one round may take, in seconds.
+ROUND = 0.5
 
 
 class Sweeper:
@@ -31,27 +41,35 @@ class Sweeper:
         self.guard = guard
         self._states = sorted(TERMINAL)
 
-    def waiting(self) -> int:
-        """End waiting runs whose deadline has passed."""
-        ended = self.guard.runs.finish_expired(_DEADLINE_PASSED, limit=self.guard.settings.dispatch_batch)
-        self._announce(ended)
-        return len(ended)
+    def waiting(self) -> bool:
+        """End waiting runs whose deadline has passed; return whether there may be more."""
+        return self._in_batches(partial(self.guard.runs.finish_expired, _DEADLINE_PASSED))
 
-    def running(self) -> int:
-        """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
-        settings = self.guard.settings
-        overdue = self.guard.runs.overdue(settings.task.deadline_grace, limit=settings.dispatch_batch)
-        return sum(end_unless_locked(self.guard, row, Expired()) for row in overdue)
+    def running(self) -> bool:
+        """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there.
 
-    def followers(self) -> int:
-        """Give runs whose key was in use the ending of the run that had it."""
-        ended = self.guard.runs.follow(limit=self.guard.settings.dispatch_batch)
-        self._announce(ended)
-        return len(ended)
+        Return whether there may be more.
+        """
+        common = self.guard.settings.task.deadline_grace
+        own = {task.name: task_settings(task).deadline_grace for task in self._guarded()}
+        rows = self.guard.runs.overdue(min([common, *own.values()]), limit=OVERDUE_BATCH)
+        late = [row for row in rows if row.now >= row.claim.deadline_at + own.get(row.type, common)]
+        ended = sum(end_unless_locked(self.guard, row, Expired(_STILL_RUNNING)) for row in late)
+        return ended > 0 and len(rows) == OVERDUE_BATCH
 
-    def _announce(self, ended: Sequence[Ended]) -> None:
-        for row in ended:
-            self.guard.announce(Transition.settled(row.type, row.claim, row.finish, row.meta, made_by="worker"))
+    def followers(self) -> bool:
+        """Give runs whose key was in use the ending of the run that had it; return whether there may be more."""
+        return self._in_batches(self.guard.runs.follow)
+
+    def _in_batches(self, end: Callable[..., list[Ended]]) -> bool:
+        """End runs, batch after batch for a bounded time: however many have one deadline, they end by it."""
+        limit, until = self.guard.settings.dispatch_batch, time.monotonic() + ROUND
+        while True:
+            ended = end(limit=limit)
+            for row in ended:
+                self.guard.announce(Transition.settled(row.type, row.claim, row.finish, row.meta, made_by="worker"))
+            if len(ended) < limit or time.monotonic() >= until:
+                return len(ended) == limit
 
     def prune(self) -> bool:
         """Delete runs of one terminal state that ended longer ago than they are kept; return whether there may be more.
@@ -59,7 +77,7 @@ class Sweeper:
         Each batch is a transaction of its own, so this may be killed at any moment.
         """
         state = self._states[0]
-        until = time.monotonic() + PRUNE_ROUND
+        until = time.monotonic() + ROUND
         age, key_age = self.guard.settings.retention[state.value], self._longest_ttl()
         any_deleted = False
         while self.guard.runs.prune(state, age, key_age, limit=PRUNE_BATCH):
@@ -75,6 +93,8 @@ class Sweeper:
 
     def _longest_ttl(self) -> timedelta:
         """Return how long a key may be kept: a task may keep its own for longer than the others."""
-        guarded = [task for task in self.guard.app.tasks.values() if "_guard_bound" in type(task).__dict__]
-        own = [task_settings(task).idempotency_ttl for task in guarded]
+        own = [task_settings(task).idempotency_ttl for task in self._guarded()]
         return max([self.guard.settings.task.idempotency_ttl, *own])
+
+    def _guarded(self) -> list[Any]:
+        return [task for task in self.guard.app.tasks.values() if "_guard_bound" in type(task).__dict__]

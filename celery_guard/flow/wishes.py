@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.compression import get_encoder
 from kombu.utils.json import JSONEncoder
 from pydantic import BaseModel
 
 from celery_guard.core.deadline import Deadline, aware
-from celery_guard.core.idempotency import bound_arguments, checked_key, fingerprint
+from celery_guard.core.idempotency import bound_arguments, checked_key, fingerprint, is_unicode
 from celery_guard.errors import InvalidOption
 from celery_guard.flow import codec
 from celery_guard.flow.context import Ancestor
@@ -61,13 +62,28 @@ class Delay:
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the row keeps of the execution options, and what only this process needs."""
+    """Return what the row keeps of the execution options, and what only this process needs.
+
+    Raises:
+        InvalidOption: nobody could ever compress the message like that.
+    """
     kept = {name: value for name, value in options.items() if value is not None and name not in _TRANSIENT}
     kept.pop("add_to_parent", None)
     for name in ("queue", "exchange"):
         if name in kept:
             kept[name] = getattr(kept[name], "name", kept[name])
+    if "compression" in kept:
+        _refuse_unknown_compression(kept["compression"])
     return kept, {name: options[name] for name in _TRANSIENT if options.get(name) is not None}
+
+
+def _refuse_unknown_compression(name: Any) -> None:
+    try:
+        get_encoder(name)
+    except (KeyError, TypeError):
+        raise InvalidOption(
+            f"compression must be one that Kombu has, such as 'gzip' or 'bzip2', not {name!r}"
+        ) from None
 
 
 def deadline_of(task: Any, asked: Asked, expires: Any, ancestor: Ancestor) -> Deadline:
@@ -133,7 +149,7 @@ def queue_of(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> s
     routed = task.app.amqp.router.route(dict(options), task.name, args, kwargs, task)
     queue = routed.get("queue")
     name = str(getattr(queue, "name", queue) or routed.get("routing_key") or task.app.conf.task_default_queue)
-    if "\x00" in name or len(name) > 255:
+    if "\x00" in name or len(name) > 255 or not is_unicode(name):
         raise InvalidOption(f"queue must be a name of at most 255 characters, not {name!r}")
     return name
 

@@ -44,6 +44,9 @@ BOOT_PATIENCE = 60.0
 #: How long the fork of a pool child waits for our threads, in seconds.
 FORK_PATIENCE = 1.0
 
+#: How often at least runs are looked for whose deadline has passed, in seconds.
+SWEEP_EVERY = 1.0
+
 #: How often old runs of one terminal state are pruned, in seconds.
 PRUNE_EVERY = 15.0
 
@@ -107,23 +110,26 @@ class Keeper:
         self._stopper = Stopper(guard)
         self._dispatcher = Dispatcher(guard)
         self._rescuer = Rescuer(guard)
+        self._next_dispatch = 0.0
         self._rota = self._all_duties(Sweeper(guard))
 
     def _all_duties(self, sweeper: Sweeper) -> Rota:
         settings = self.guard.settings
-        tick, beat = settings.dispatch_interval.total_seconds(), settings.heartbeat_interval.total_seconds()
+        beat = settings.heartbeat_interval.total_seconds()
+        sweep = min(settings.dispatch_interval.total_seconds(), SWEEP_EVERY)
         duties = [
-            Duty(sweeper.waiting, tick),
-            Duty(sweeper.running, tick),
-            Duty(sweeper.followers, 2 * tick),
+            Duty(sweeper.waiting, sweep),
+            Duty(sweeper.running, sweep),
+            Duty(sweeper.followers, 2 * sweep),
             Duty(partial(grant_what_is_free, self.guard), beat),
             Duty(self._rescue, min(beat, settings.rescue_after.total_seconds() / 4)),
             Duty(self._audit, beat),
+            Duty(self._take_over, beat),
             Duty(self._look_for_lost, beat),
             Duty(sweeper.prune, PRUNE_EVERY),
             Duty(sweeper.prune_workers, 40 * PRUNE_EVERY),
         ]
-        return Rota(duties, tick_every=tick)
+        return Rota(duties, tick_every=min(sweep, beat))
 
     def start(self) -> None:
         """Beat for the first time, then go on in two threads."""
@@ -224,7 +230,7 @@ class Keeper:
             except Exception:
                 logger.exception("the guard thread goes on after an error")
             if time.monotonic() >= next_tick:
-                next_tick = self._rota.next_tick(time.monotonic())
+                next_tick = min(self._rota.next_tick(time.monotonic()), self._next_dispatch)
 
     def _receive(self, *, until: float) -> None:
         try:
@@ -263,8 +269,11 @@ class Keeper:
         self._cancel_revoked()
         self._stopper.tick()
         self.herald.tick()
-        while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
-            pass
+        now = time.monotonic()
+        if now >= self._next_dispatch:
+            self._next_dispatch = now + self.guard.settings.dispatch_interval.total_seconds()
+            while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
+                pass
         self._rota.tick(time.monotonic())
 
     def _cancel_revoked(self) -> None:
@@ -285,9 +294,12 @@ class Keeper:
     def _rescue(self) -> None:
         if self._missed_a_beat.is_set():
             self._missed_a_beat.clear()
-            self._rescuer.watch.forget()
+            self._rescuer.forget()
         self._beats = self.guard.workers.alive()
         self._rescuer.rescue(self._beats, monotonic=time.monotonic())
+
+    def _take_over(self) -> None:
+        self._rescuer.take_over(monotonic=time.monotonic())
 
     def _audit(self) -> None:
         for stray in self._rescuer.audit(guarded_requests()):

@@ -179,6 +179,10 @@ class RunStore:
         """Return what a worker runs, as the table knows it."""
         return [to_running(row) for row in self.database.execute(sql.RUNNING_ON, worker_id=worker_id).rows]
 
+    def running_for_nobody(self) -> list[Running]:
+        """Return what workers run, as the table knows it, that are gone."""
+        return [to_running(row) for row in self.database.execute(sql.RUNNING_FOR_NOBODY, namespace=self.namespace).rows]
+
     def running(self, run_id: str) -> Running | None:
         """Return a run that is running, as somebody other than its holder sees it."""
         rows = self.database.execute(sql.RUNNING, id=run_id, namespace=self.namespace).rows

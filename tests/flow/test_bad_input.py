@@ -205,6 +205,16 @@ def test_an_option_that_can_not_be_encoded_is_refused(add):
         add.apply_async((1,), headers={"x": object()})
 
 
+def test_an_unknown_compression_is_refused(add):
+    with pytest.raises(InvalidOption, match=r"compression must be one .*gzip.*, not 'nonsense'"):
+        add.apply_async((1,), compression="nonsense")
+
+
+def test_a_queue_that_is_no_text_is_refused(add):
+    with pytest.raises(InvalidOption, match="queue must be a name"):
+        add.apply_async((1,), queue="\ud800")
+
+
 def test_an_unknown_serializer_is_refused(add):
     with pytest.raises(GuardError, match="serializer"):
         add.apply_async((1,), serializer="nonsense")

@@ -39,7 +39,14 @@ from celery_guard.store.statements.ending import (
 )
 from celery_guard.store.statements.parts import RUN, SNAPSHOT
 from celery_guard.store.statements.permits import CLAIM_WITH_PERMIT, GRANT, GROUPS_THAT_WAIT, LOCK_GROUP
-from celery_guard.store.statements.reading import FIND, HISTORY, PAYLOAD, RUNNING, RUNNING_ON
+from celery_guard.store.statements.reading import (
+    FIND,
+    HISTORY,
+    PAYLOAD,
+    RUNNING,
+    RUNNING_FOR_NOBODY,
+    RUNNING_ON,
+)
 from celery_guard.store.statements.submission import (
     CLOCK,
     FREE_KEY,
@@ -80,6 +87,7 @@ __all__ = [
     "REWRITE",
     "RUN",
     "RUNNING",
+    "RUNNING_FOR_NOBODY",
     "RUNNING_ON",
     "SETTLE",
     "SETTLE_HISTORY",

@@ -41,35 +41,32 @@ class Sweeper:
         self.guard = guard
         self._states = sorted(TERMINAL)
 
-    def waiting(self) -> bool:
-        """End waiting runs whose deadline has passed; return whether there may be more."""
+    def waiting(self) -> int:
+        """End waiting runs whose deadline has passed; return how many."""
         return self._in_batches(partial(self.guard.runs.finish_expired, _DEADLINE_PASSED))
 
-    def running(self) -> bool:
-        """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there.
-
-        Return whether there may be more.
-        """
+    def running(self) -> int:
+        """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
         common = self.guard.settings.task.deadline_grace
         own = {task.name: task_settings(task).deadline_grace for task in self._guarded()}
         rows = self.guard.runs.overdue(min([common, *own.values()]), limit=OVERDUE_BATCH)
         late = [row for row in rows if row.now >= row.claim.deadline_at + own.get(row.type, common)]
-        ended = sum(end_unless_locked(self.guard, row, Expired(_STILL_RUNNING)) for row in late)
-        return ended > 0 and len(rows) == OVERDUE_BATCH
+        return sum(end_unless_locked(self.guard, row, Expired(_STILL_RUNNING)) for row in late)
 
-    def followers(self) -> bool:
-        """Give runs whose key was in use the ending of the run that had it; return whether there may be more."""
+    def followers(self) -> int:
+        """Give runs whose key was in use the ending of the run that had it."""
         return self._in_batches(self.guard.runs.follow)
 
-    def _in_batches(self, end: Callable[..., list[Ended]]) -> bool:
+    def _in_batches(self, end: Callable[..., list[Ended]]) -> int:
         """End runs, batch after batch for a bounded time: however many have one deadline, they end by it."""
-        limit, until = self.guard.settings.dispatch_batch, time.monotonic() + ROUND
+        limit, until, count = self.guard.settings.dispatch_batch, time.monotonic() + ROUND, 0
         while True:
             ended = end(limit=limit)
             for row in ended:
                 self.guard.announce(Transition.settled(row.type, row.claim, row.finish, row.meta, made_by="worker"))
+            count += len(ended)
             if len(ended) < limit or time.monotonic() >= until:
-                return len(ended) == limit
+                return count
 
     def prune(self) -> bool:
         """Delete runs of one terminal state that ended longer ago than they are kept; return whether there may be more.

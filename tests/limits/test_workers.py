@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -137,7 +138,8 @@ def test_a_lost_child_gives_its_permit_back(kitchen):
 def test_the_deadline_rules_for_those_who_run_and_for_those_who_wait(kitchen):
     kitchen.worker(concurrency=2)
 
-    runs = ids(kitchen.tasks.sit_down.delay() for _ in range(2))
+    deadline = datetime.now(timezone.utc) + timedelta(seconds=5)
+    runs = ids(kitchen.tasks.sit_down.apply_async(deadline=deadline) for _ in range(2))
 
     endings = kitchen.ends(*runs)
     assert sorted(endings) == [("dead", "failed_due_deadline", 0), ("dead", "failed_due_deadline", 1)]

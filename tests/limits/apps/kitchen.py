@@ -38,7 +38,7 @@ def serve(table, gate=None):
             wait_for_gate(gate)
 
 
-@app.task(concurrency=1, deadline=3)
+@app.task(concurrency=1)
 def sit_down():
     with noted():
         time.sleep(60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import socket
 import threading
 import time
@@ -230,7 +231,7 @@ class Keeper:
             except Exception:
                 logger.exception("the guard thread goes on after an error")
             if time.monotonic() >= next_tick:
-                next_tick = min(self._rota.next_tick(time.monotonic()), self._next_dispatch)
+                next_tick = self._next_tick(time.monotonic())
 
     def _receive(self, *, until: float) -> None:
         try:
@@ -270,11 +271,19 @@ class Keeper:
         self._stopper.tick()
         self.herald.tick()
         now = time.monotonic()
-        if now >= self._next_dispatch:
+        if now >= self._next_dispatch - self._rota.tick_every / 4:
             self._next_dispatch = now + self.guard.settings.dispatch_interval.total_seconds()
             while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
                 pass
         self._rota.tick(time.monotonic())
+
+    def _next_tick(self, now: float) -> float:
+        """Return when to tick, a little early by chance.
+
+        In step with others' reads of the broker, what is published each time would go to the same one of them.
+        """
+        planned = min(self._rota.next_tick(now), max(self._next_dispatch, now))
+        return now + (planned - now) * random.uniform(0.75, 1.0)
 
     def _cancel_revoked(self) -> None:
         """Celery's ``revoke`` reaches waiting rows, too: no message of theirs may ever come by."""

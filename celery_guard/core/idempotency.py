@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
-__all__ = ["FINGERPRINT_VERSION", "LONGEST_KEY", "bound_arguments", "checked_key", "fingerprint", "is_unicode"]
+__all__ = ["FINGERPRINT_VERSION", "LONGEST_KEY", "bound_arguments", "checked_key", "fingerprint", "is_storable"]
 
 FINGERPRINT_VERSION = "1"
 LONGEST_KEY = 255
@@ -81,15 +81,14 @@ def checked_key(key: object, name: str = "idempotency_key") -> str:
         raise ValueError(f"{name} must not be blank; leave it out when there is none")
     if len(key) > LONGEST_KEY:
         raise ValueError(f"{name} must have at most {LONGEST_KEY} characters, not {len(key)}")
-    if "\x00" in key or not is_unicode(key):
+    if not is_storable(key):
         raise ValueError(f"{name} must be valid text without NUL characters, not {key!r}")
     return key
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text can be stored: no half of a surrogate pair."""
+def is_storable(text: str) -> bool:
+    """Whether every database takes a text: it has no NUL, and no half of a surrogate pair."""
     try:
-        text.encode("utf-8")
+        return b"\x00" not in text.encode("utf-8")
     except UnicodeEncodeError:
         return False
-    return True

@@ -30,7 +30,7 @@ from celery_guard.store.workers import WorkerStore
 if TYPE_CHECKING:
     from celery_guard.flow.worker import Keeper
 
-__all__ = ["Guard", "guard_of", "set_guard", "task_settings"]
+__all__ = ["Guard", "guard_of", "guarded_tasks", "set_guard", "task_settings"]
 
 _ATTRIBUTE = "_celery_guard"
 
@@ -149,6 +149,11 @@ def set_guard(app: Any, guard: Guard) -> Guard:
     """Give an app another guard, and return it."""
     setattr(app, _ATTRIBUTE, guard)
     return guard
+
+
+def guarded_tasks(app: Any) -> list[Any]:
+    """Return the app's tasks that are under guard."""
+    return [task for task in app.tasks.values() if "_guard_bound" in type(task).__dict__]
 
 
 def task_settings(task: Any) -> TaskSettings:

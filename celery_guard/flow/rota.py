@@ -27,24 +27,30 @@ class Rota:
 
     Args:
         duties: what comes round.
+        first: what a tick does before and besides, when it is due.
         tick_every: seconds between two ticks at most.
     """
 
-    def __init__(self, duties: Sequence[Duty], *, tick_every: float) -> None:
+    def __init__(self, duties: Sequence[Duty], *, first: Duty | None = None, tick_every: float) -> None:
         self.duties = duties
+        self._first = [first] if first is not None else []
         self.tick_every = tick_every
         #: Seconds between two ticks at least; what is due within them is done now.
         self._soon = tick_every / 4
 
     def tick(self, now: float) -> None:
         """Do what is due, the longest waiting first. Moments are seconds of a monotonic clock."""
-        due = [duty for duty in self.duties if duty.due <= now + self._soon]
-        for duty in sorted(due, key=lambda duty: duty.due)[:_AT_ONCE]:
+        first, others = (self._due(duties, now) for duties in (self._first, self.duties))
+        for duty in (*first, *others[:_AT_ONCE]):
             duty.due = now + duty.every
             if duty.work() is True:
                 duty.due = now + self.tick_every
 
     def next_tick(self, now: float) -> float:
         """Return when the next tick should be."""
-        first = min(duty.due for duty in self.duties)
-        return min(max(first, now + self._soon), now + self.tick_every)
+        soonest = min(duty.due for duty in (*self._first, *self.duties))
+        return min(max(soonest, now + self._soon), now + self.tick_every)
+
+    def _due(self, duties: Sequence[Duty], now: float) -> list[Duty]:
+        due = [duty for duty in duties if duty.due <= now + self._soon]
+        return sorted(due, key=lambda duty: duty.due)

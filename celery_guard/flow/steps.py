@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery_guard.core.idempotency import is_storable
 from celery_guard.errors import InvalidOption, RunCancelled, StepReused, UnserializableArgument
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Steps:
             InvalidOption: the name is not text of 1 to 255 characters.
             StepReused: this attempt has used the name before.
         """
-        if not isinstance(name, str) or not 0 < len(name) <= 255 or "\x00" in name:
+        if not isinstance(name, str) or not 0 < len(name) <= 255 or not is_storable(name):
             raise InvalidOption(f"a step's name must be text of 1 to 255 characters, not {name!r}")
         if name in self._used:
             raise StepReused(f"the step {name!r} was used before in this attempt; give each step a name of its own")

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from celery_guard.core.decide import Expired, Finish
 from celery_guard.core.faults import Category, Fault
 from celery_guard.core.states import TERMINAL, Reason, State
-from celery_guard.flow.guard import Guard, task_settings
+from celery_guard.flow.guard import Guard, guarded_tasks, task_settings
 from celery_guard.flow.rescue import end_unless_locked
 from celery_guard.observe.transitions import Transition
 from celery_guard.store.records import Ended
@@ -48,7 +47,7 @@ class Sweeper:
     def running(self) -> int:
         """End running runs whose deadline and grace have passed: nobody stopped the body, or nobody is there."""
         common = self.guard.settings.task.deadline_grace
-        own = {task.name: task_settings(task).deadline_grace for task in self._guarded()}
+        own = {task.name: task_settings(task).deadline_grace for task in guarded_tasks(self.guard.app)}
         rows = self.guard.runs.overdue(min([common, *own.values()]), limit=OVERDUE_BATCH)
         late = [row for row in rows if row.now >= row.claim.deadline_at + own.get(row.type, common)]
         return sum(end_unless_locked(self.guard, row, Expired(_STILL_RUNNING)) for row in late)
@@ -90,8 +89,5 @@ class Sweeper:
 
     def _longest_ttl(self) -> timedelta:
         """Return how long a key may be kept: a task may keep its own for longer than the others."""
-        own = [task_settings(task).idempotency_ttl for task in self._guarded()]
+        own = [task_settings(task).idempotency_ttl for task in guarded_tasks(self.guard.app)]
         return max([self.guard.settings.task.idempotency_ttl, *own])
-
-    def _guarded(self) -> list[Any]:
-        return [task for task in self.guard.app.tasks.values() if "_guard_bound" in type(task).__dict__]

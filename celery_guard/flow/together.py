@@ -18,7 +18,7 @@ from celery.worker import state as worker_state
 
 from celery_guard.errors import StoreUnavailable
 from celery_guard.flow.attempt import settle_attempt
-from celery_guard.flow.guard import Guard, task_settings
+from celery_guard.flow.guard import Guard, guarded_tasks, task_settings
 from celery_guard.flow.leaving import Left, carrying
 from celery_guard.flow.settle import patiently
 from celery_guard.observe.logs import logger
@@ -165,8 +165,7 @@ class Together:
 
 def tasks_that_wait(app: Any) -> list[Any]:
     """Return the tasks whose successes may wait to be settled together."""
-    guarded = (task for task in app.tasks.values() if hasattr(task, "_guard_bound"))
-    return [task for task in guarded if task_settings(task).settle_within is not None]
+    return [task for task in guarded_tasks(app) if task_settings(task).settle_within is not None]
 
 
 def let_children_leave(app: Any) -> None:

@@ -13,7 +13,7 @@ from kombu.utils.json import JSONEncoder
 from pydantic import BaseModel
 
 from celery_guard.core.deadline import Deadline, aware
-from celery_guard.core.idempotency import bound_arguments, checked_key, fingerprint, is_unicode
+from celery_guard.core.idempotency import bound_arguments, checked_key, fingerprint, is_storable
 from celery_guard.errors import InvalidOption
 from celery_guard.flow import codec
 from celery_guard.flow.context import Ancestor
@@ -149,7 +149,7 @@ def queue_of(task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> s
     routed = task.app.amqp.router.route(dict(options), task.name, args, kwargs, task)
     queue = routed.get("queue")
     name = str(getattr(queue, "name", queue) or routed.get("routing_key") or task.app.conf.task_default_queue)
-    if "\x00" in name or len(name) > 255 or not is_unicode(name):
+    if len(name) > 255 or not is_storable(name):
         raise InvalidOption(f"queue must be a name of at most 255 characters, not {name!r}")
     return name
 

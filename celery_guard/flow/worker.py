@@ -111,13 +111,13 @@ class Keeper:
         self._stopper = Stopper(guard)
         self._dispatcher = Dispatcher(guard)
         self._rescuer = Rescuer(guard)
-        self._next_dispatch = 0.0
         self._rota = self._all_duties(Sweeper(guard))
 
     def _all_duties(self, sweeper: Sweeper) -> Rota:
         settings = self.guard.settings
         beat = settings.heartbeat_interval.total_seconds()
-        sweep = min(settings.dispatch_interval.total_seconds(), SWEEP_EVERY)
+        dispatch = settings.dispatch_interval.total_seconds()
+        sweep = min(dispatch, SWEEP_EVERY)
         duties = [
             Duty(sweeper.waiting, sweep),
             Duty(sweeper.running, sweep),
@@ -130,7 +130,7 @@ class Keeper:
             Duty(sweeper.prune, PRUNE_EVERY),
             Duty(sweeper.prune_workers, 40 * PRUNE_EVERY),
         ]
-        return Rota(duties, tick_every=min(sweep, beat))
+        return Rota(duties, first=Duty(self._dispatch, dispatch), tick_every=min(sweep, beat))
 
     def start(self) -> None:
         """Beat for the first time, then go on in two threads."""
@@ -266,15 +266,10 @@ class Keeper:
             request.acknowledge()
 
     def _tick(self) -> None:
-        """Publish what is due; then do what else has come round."""
+        """Do what has come round; what is due is published first."""
         self._cancel_revoked()
         self._stopper.tick()
         self.herald.tick()
-        now = time.monotonic()
-        if now >= self._next_dispatch - self._rota.tick_every / 4:
-            self._next_dispatch = now + self.guard.settings.dispatch_interval.total_seconds()
-            while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
-                pass
         self._rota.tick(time.monotonic())
 
     def _next_tick(self, now: float) -> float:
@@ -282,8 +277,12 @@ class Keeper:
 
         In step with others' reads of the broker, what is published each time would go to the same one of them.
         """
-        planned = min(self._rota.next_tick(now), max(self._next_dispatch, now))
-        return now + (planned - now) * random.uniform(0.75, 1.0)
+        return now + (self._rota.next_tick(now) - now) * random.uniform(0.75, 1.0)
+
+    def _dispatch(self) -> None:
+        """Publish what is due, batch after batch."""
+        while self._dispatcher.tick() >= self.guard.settings.dispatch_batch and not self._stopping.is_set():
+            pass
 
     def _cancel_revoked(self) -> None:
         """Celery's ``revoke`` reaches waiting rows, too: no message of theirs may ever come by."""

@@ -15,7 +15,6 @@ def nothing():
 
 def held_by(shop, worker_id, **options):
     """Submit a run and claim it as a worker that has beaten."""
-
     run = shop.app.task(nothing, name="shop.held", shared=False, **options).delay()
     shop.guard.workers.beat(worker_id, host="here", pid=1, reserved=[])
     assert shop.guard.runs.claim(run.id, "token", worker_id=worker_id, fingerprint=None)

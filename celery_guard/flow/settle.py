@@ -73,7 +73,8 @@ def settle(
     """
     settlement = decide(outcome, claim, settings.policy, now=now, rng=_CHANCE)
     if isinstance(settlement, Retry) and (between := settings.seconds_between_retries()) is not None:
-        settlement = _in_its_slot(guard.rates.slot(task_type, settlement.at, between), claim, settlement)
+        slot = guard.rates.slot(task_type, settlement.at, between, before=claim.deadline_at)
+        settlement = _in_its_slot(slot, settlement)
     if not guard.runs.settle(claim, settlement, **how):
         logger.warning("%s[%s] attempt %d was ended by somebody else", task_type, claim.run_id, claim.attempt)
         return None
@@ -81,9 +82,9 @@ def settle(
     return settlement
 
 
-def _in_its_slot(slot: datetime, claim: Claim, retry: Retry) -> Settlement:
-    """Put a retry where the task's rate leaves room; a slot past the deadline is as good as none."""
-    if slot >= claim.deadline_at:
+def _in_its_slot(slot: datetime | None, retry: Retry) -> Settlement:
+    """Put a retry where the task's rate leaves room; without any before the deadline its run ends."""
+    if slot is None:
         return Finish(State.DEAD, Reason.FAILED_DUE_DEADLINE, fault=retry.fault)
     return Retry(slot, retry.fault)
 

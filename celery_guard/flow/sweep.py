@@ -87,6 +87,10 @@ class Sweeper:
         """Delete workers that stopped longer ago than any run is kept that may name them."""
         self.guard.workers.prune(max(self.guard.settings.retention.values()))
 
+    def prune_retry_slots(self) -> None:
+        """Delete what ``retry_rate`` keeps of times that are over."""
+        self.guard.rates.prune(before=self.guard.runs.clock())
+
     def _longest_ttl(self) -> timedelta:
         """Return how long a key may be kept: a task may keep its own for longer than the others."""
         own = [task_settings(task).idempotency_ttl for task in guarded_tasks(self.guard.app)]

@@ -129,6 +129,7 @@ class Keeper:
             Duty(self._look_for_lost, beat),
             Duty(sweeper.prune, PRUNE_EVERY),
             Duty(sweeper.prune_workers, 40 * PRUNE_EVERY),
+            Duty(sweeper.prune_retry_slots, 40 * PRUNE_EVERY),
         ]
         return Rota(duties, first=Duty(self._dispatch, dispatch), tick_every=min(sweep, beat))
 

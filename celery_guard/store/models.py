@@ -199,13 +199,14 @@ task_worker = Table(
 for _index in (*task_run.indexes, *task_worker.indexes):  # SQLite has the same partial indexes
     _index.dialect_options["sqlite"]["where"] = _index.dialect_options["postgresql"]["where"]
 
-#: One row per task whose retries are limited: its last slot that was given away.
+#: Per task whose retries are limited, the stretches of time in which every slot is taken, in microseconds since 1970.
 task_rate = Table(
     "task_rate",
     metadata,
     Column("namespace", String(255), primary_key=True),
     Column("type", String(255), primary_key=True),
-    Column("last_slot_at", Moment, nullable=False),
+    Column("taken_from", BigInteger, primary_key=True, autoincrement=False),
+    Column("taken_until", BigInteger, nullable=False),
 )
 
 #: One row per namespace whose metrics are read: what ended up to a moment, counted.

@@ -76,7 +76,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "task_rate": {
         "namespace": "whose it is: `guard_namespace`",
         "type": "the task's name",
-        "last_slot_at": "the latest moment that a retry of it was given",
+        "taken_from": "from when on retries of it have taken every slot, in microseconds since 1970",
+        "taken_until": "until when; a slot takes the time up to the next one",
     },
     "task_tally": {
         "namespace": "whose it is: `guard_namespace`",

@@ -316,7 +316,7 @@ def test_the_first_schema_is_upgraded_and_keeps_its_rows(empty, empty_url):
     upgrade_to("0001", empty_url)
     ((_, store_id, version, _),) = meta(empty_url)
     with connected(empty_url) as connection:
-        connection.execute(text("INSERT INTO task_rate VALUES ('shop', 'pay', '2026-01-01 12:00:00+00')"))
+        connection.execute(text("INSERT INTO task_effect VALUES ('run-1', 'pay', '{}', '2026-01-01 12:00:00+00')"))
 
     migrate(empty)
 
@@ -324,7 +324,7 @@ def test_the_first_schema_is_upgraded_and_keeps_its_rows(empty, empty_url):
     assert differences(empty_url) == []
     assert [(row.store_id, row.schema_version) for row in meta(empty_url)] == [(store_id, SCHEMA_VERSION)]
     with connected(empty_url) as connection:
-        assert connection.scalar(text("SELECT count(*) FROM task_rate")) == 1
+        assert connection.scalar(text("SELECT count(*) FROM task_effect")) == 1
 
 
 def test_postgres_never_makes_its_schema_by_itself(empty_postgres, empty_postgres_url):

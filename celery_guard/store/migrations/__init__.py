@@ -14,7 +14,7 @@ from celery_guard.store.database import Database
 __all__ = ["SCHEMA_VERSION", "check_or_create", "migrate", "migration_sql"]
 
 #: The schema that this code was written for. It also runs on newer ones that say they are compatible with it.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 VERSION_TABLE = "celery_guard_version"
 COMMAND = "celery -A <your app> guard migrate"

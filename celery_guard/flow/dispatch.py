@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,8 +25,8 @@ _AGAIN = 2.0
 #: How long after its row was written a message may be on its way to the broker, in seconds.
 _ON_ITS_WAY = 2.0
 
-#: How long one look may publish what a queue has lost, in seconds; the next one goes on.
-_LOOK = 2.0
+#: How long what queues have lost is published at a time, in seconds.
+_LOOK = 0.5
 
 
 class Dispatcher:
@@ -34,7 +34,12 @@ class Dispatcher:
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self._missing: dict[str, int] = {}
+        #: Of the last look: how many messages each queue had, when that was, and how often each worker had beaten.
+        self._depths: dict[str, int] = {}
+        self._looked_at = time.monotonic()
+        self._beaten: dict[str, int] = {}
+        #: How many messages of each queue are lost and have not been published again.
+        self._lost: dict[str, int] = {}
         self._broker_is_away = False
         #: Held while this thread may hold kombu's locks: a child forked then would wait for them for ever.
         self._gate = ForkGate(patience=5.0)
@@ -49,40 +54,65 @@ class Dispatcher:
             return len(due)
 
     def look_for_lost(self, beats: Sequence[Beat]) -> int:
-        """Publish again what neither the broker nor a living worker has; return how many that were.
+        """Publish again what neither the broker nor a living worker has, for a bounded time; return how many that were.
 
-        A message is missing when more rows wait in a queue than its broker reports and workers hold reserved; it counts
-        once two looks in a row agree, so that what is on its way between them is not sent twice.
+        What is left over is published the next time, without being counted anew.
         """
         reserved = [run_id for beat in beats for run_id in beat.reserved]
-        waiting = self.guard.runs.waiting(reserved=reserved, on_its_way=_ON_ITS_WAY)
-        before, self._missing = self._missing, {}
-        return sum(self._look_into(queue, *counts, before.get(queue, 0), reserved) for queue, counts in waiting.items())
+        if not self._lost:
+            self._count_lost(beats, reserved)
+        published, until = 0, time.monotonic() + _LOOK
+        while self._lost and time.monotonic() < until:
+            published += self._publish_lost(next(iter(self._lost)), reserved)
+        return published
 
-    def _look_into(self, queue: str, waiting: int, suspects: int, missing_before: int, reserved: Sequence[str]) -> int:
+    def forget_lost(self) -> None:
+        """Leave what was counted and not published yet to another worker."""
+        self._lost.clear()
+
+    def _count_lost(self, beats: Sequence[Beat], reserved: Sequence[str]) -> None:
+        """Count by queue how many rows waited at the last look, and wait on, without a message.
+
+        They are more than the broker had then, or has now. Each worker has to beat between two looks: what it had taken
+        from the broker before the first stands in its list by the second, or has begun.
+        """
+        beaten = {beat.worker_id: beat.count for beat in beats}
+        if any(count < self._beaten.get(worker_id, -1) + 2 for worker_id, count in beaten.items()):
+            return  # one beat of two may have been on its way while the last look was made
+        now = time.monotonic()
+        waiting = self.guard.runs.waiting(reserved=reserved, on_its_way=now - self._looked_at + _ON_ITS_WAY)
+        before, self._depths = self._depths, self._depths_of(waiting)
+        self._beaten, self._looked_at = beaten, now
+        for queue in before.keys() & self._depths.keys():
+            (rows, suspects), messages = waiting[queue], max(before[queue], self._depths[queue])
+            if rows > messages:
+                self._lost[queue] = rows - messages
+            elif suspects:
+                self.guard.runs.extend_leases(queue, limit=suspects, lease=fresh_lease())
+
+    def _depths_of(self, queues: Iterable[str]) -> dict[str, int]:
+        """Ask the broker how many messages it has; what is away has no queue."""
         with self._producer() as producer:
             if producer is None:
-                return 0
+                return {}
             with self._gate:
-                missing = waiting - _depth(producer, queue)
-            published = self._publish_lost(queue, min(missing, missing_before), reserved, producer)
-            self._missing[queue] = missing - published
-            if suspects and missing <= 0:
-                self.guard.runs.extend_leases(queue, limit=suspects, lease=fresh_lease())
-            return published
+                return {queue: _depth(producer, queue) for queue in queues}
 
-    def _publish_lost(self, queue: str, lost: int, reserved: Sequence[str], producer: Any) -> int:
-        batch, published, until = self.guard.settings.dispatch_batch, 0, time.monotonic() + _LOOK
-        while published < lost and time.monotonic() < until:
-            limit = min(lost - published, batch)
-            due = self.guard.runs.take_lost(queue, limit=limit, lease=fresh_lease(), reserved=reserved)
+    def _publish_lost(self, queue: str, reserved: Sequence[str]) -> int:
+        """Publish a batch of what a queue has lost."""
+        limit = min(self._lost[queue], self.guard.settings.dispatch_batch)
+        with self._producer() as producer:
+            due = producer and self.guard.runs.take_lost(queue, limit=limit, lease=fresh_lease(), reserved=reserved)
             if not due:
-                break
+                del self._lost[queue]
+                return 0
             logger.warning("%d messages of the queue %s are lost; publishing them again", len(due), queue)
             self._publish(due, producer)
-            self.guard.count(Unrecorded.REPUBLISHED, [row.type for row in due])
-            published += len(due)
-        return published
+        self.guard.count(Unrecorded.REPUBLISHED, [row.type for row in due])
+        self._lost[queue] -= len(due)
+        if self._lost[queue] <= 0:
+            del self._lost[queue]
+        return len(due)
 
     def _publish(self, due: Sequence[Due], producer: Any) -> None:
         failed: list[str] = []

@@ -104,6 +104,7 @@ class Keeper:
         self._missed_a_beat = threading.Event()
         self._beats: list[Beat] = []
         self._revoked = 0
+        self._not_cancelled: set[str] = set()
         self._threads: list[threading.Thread] = []
         #: Settles what children leave, once there is an event loop.
         self.together: Together | None = None
@@ -127,6 +128,7 @@ class Keeper:
             Duty(self._audit, beat),
             Duty(self._take_over, beat),
             Duty(self._look_for_lost, beat),
+            Duty(self._cancel_again, beat),
             Duty(sweeper.prune, PRUNE_EVERY),
             Duty(sweeper.prune_workers, 40 * PRUNE_EVERY),
             Duty(sweeper.prune_retry_slots, 40 * PRUNE_EVERY),
@@ -294,11 +296,19 @@ class Keeper:
                 self._cancel(run_id)
             self._revoked = len(ids)
 
+    def _cancel_again(self) -> None:
+        """Cancel what was revoked while another transaction held its row."""
+        for run_id in tuple(self._not_cancelled):
+            self._cancel(run_id)
+
     def _cancel(self, run_id: str) -> None:
         try:
             cancel_run(self.guard, run_id)
         except RowLocked as locked:
-            logger.warning("the run %s was revoked and is not cancelled: %s", run_id, locked)
+            logger.warning("the run %s was revoked and is not cancelled yet: %s", run_id, locked)
+            self._not_cancelled.add(run_id)
+        else:
+            self._not_cancelled.discard(run_id)
 
     def _rescue(self) -> None:
         if self._missed_a_beat.is_set():
@@ -314,7 +324,9 @@ class Keeper:
         for stray in self._rescuer.audit(guarded_requests()):
             self._stopper.stop(stray)
 
-    def _look_for_lost(self) -> None:
+    def _look_for_lost(self) -> bool:
         """Look for lost messages, in one worker of all, so that nothing is taken for lost twice."""
         if self._beats and self.guard.worker_id == min(beat.worker_id for beat in self._beats):
-            self._dispatcher.look_for_lost(self._beats)
+            return self._dispatcher.look_for_lost(self._beats) > 0
+        self._dispatcher.forget_lost()
+        return False

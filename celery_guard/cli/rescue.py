@@ -92,6 +92,7 @@ class Round:
             beats = [beat for beat in self.guard.workers.alive() if beat.worker_id != self.id]
             seen |= {beat.worker_id for beat in beats}
             rescued.attempts_ended += self._rescuer.rescue(beats, monotonic=now)
+            rescued.attempts_ended += self._rescuer.take_over(monotonic=now)
             if observed >= self.rescue_after:
                 break
             progress(f"watching {len(beats)} workers, {max(0.0, self.rescue_after - observed):.0f} s to go")

@@ -178,8 +178,8 @@ def submit(draft: Draft, runs: RunStore) -> Submitted:
             )
         elif not _may_run_again(draft, taken):
             return _follower(draft, taken, runs) if draft.has_own_id else taken
-        elif runs.free_key(taken.id, timedelta(0)):
-            run = replace(run, redrive_of=taken.id)
+        elif again := runs.submit_again(replace(run, redrive_of=taken.id)):
+            return again
     raise StoreUnavailable(f"{run.type}: other submissions with the key {run.idempotency_key!r} kept coming and going")
 
 

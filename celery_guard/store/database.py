@@ -93,21 +93,20 @@ class Database:
         self._check_schema()
         return self._repeating(lambda _, cursor: self._run(cursor, statement, values, lock=lock))
 
-    def execute_together(self, *work: tuple[Statement, Mapping[str, Any]]) -> Done:
-        """Run statements in one transaction, the rest only where the first touched a row; the answer is the first's."""
+    def execute_together(self, *work: tuple[Statement, Mapping[str, Any]], answer: int = 0) -> Done:
+        """Run statements in one transaction, the rest only where the first touched a row; return what one did."""
         self._check_schema()
 
         def together(connection: Any, cursor: Any) -> tuple[list[Row], int]:
             cursor.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
             try:
-                first = self._run(cursor, work[0][0], work[0][1])
-                for statement, values in work[1:] if first[1] else ():
-                    self._run(cursor, statement, values)
+                found = [self._run(cursor, work[0][0], work[0][1])]
+                found += [self._run(cursor, *more) for more in work[1:] if found[0][1]]
             except BaseException:
                 cursor.execute("ROLLBACK")
                 raise
             cursor.execute("COMMIT")
-            return first
+            return found[answer] if answer < len(found) else ([], 0)
 
         return self._repeating(together)
 

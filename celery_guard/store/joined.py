@@ -85,12 +85,11 @@ class Joined:
         rows = [tuple(row) for row in result.fetchall()] if result.returns_rows else []
         return Done(rows, len(rows) if rows else max(result.rowcount, 0), False)
 
-    def execute_together(self, *work: tuple[Statement, Mapping[str, Any]]) -> Done:
-        """Run statements in turn, the rest only where the first touched a row; the answer is the first's."""
-        first = self.execute(work[0][0], **work[0][1])
-        for statement, values in work[1:] if first.touched else ():
-            self.execute(statement, **values)
-        return first
+    def execute_together(self, *work: tuple[Statement, Mapping[str, Any]], answer: int = 0) -> Done:
+        """Run statements in turn, the rest only where the first touched a row; return what one did."""
+        found = [self.execute(work[0][0], **work[0][1])]
+        found += [self.execute(statement, **values) for statement, values in work[1:] if found[0].touched]
+        return found[answer] if answer < len(found) else Done([], 0, False)
 
     def _refuse_another_database(self, database: Database) -> None:
         engine = self.connection.engine

@@ -29,19 +29,15 @@ class RunStore:
 
     def submit(self, run: NewRun) -> Submitted | None:
         """Write a new row. None: nothing was written, since the id or the key is taken or the deadline has passed."""
-        done = self.database.execute(sql.SUBMIT, **vars(run))
-        if not done.rows:
-            return None
-        deadline_at, next_retry_at = done.rows[0]
-        return Submitted(
-            run.id,
-            True,
-            parse_moment(deadline_at),
-            run.fingerprint,
-            run.type,
-            State.QUEUED,
-            parse_moment(next_retry_at),
-        )
+        return _written(run, self.database.execute(sql.SUBMIT, **vars(run)))
+
+    def submit_again(self, run: NewRun) -> Submitted | None:
+        """Write a new row that takes its key over from the run it redrives. None: that one's key was taken by another.
+
+        Who else submits the same key meanwhile waits, and finds the new row.
+        """
+        free = {"id": run.redrive_of, "ago": 0.0}
+        return _written(run, self.database.execute_together((sql.FREE_KEY, free), (sql.SUBMIT, vars(run)), answer=1))
 
     def submit_many(self, runs: Sequence[NewRun]) -> dict[str, Submitted]:
         """Write many new rows in one statement; return those that were written, by id."""
@@ -326,6 +322,13 @@ class RunStore:
         state, holder = self.holder(claim.run_id)
         wanted = {settlement.state} if isinstance(settlement, Finish) else {State.RETRYING, State.QUEUED}
         return holder == token and state in wanted
+
+
+def _written(run: NewRun, done: Done) -> Submitted | None:
+    if not done.rows:
+        return None
+    deadline_at, next_retry_at = map(parse_moment, done.rows[0])
+    return Submitted(run.id, True, deadline_at, run.fingerprint, run.type, State.QUEUED, next_retry_at)
 
 
 def _settlement_values(settlement: Finish | Retry) -> dict[str, Any]:

@@ -29,6 +29,14 @@ def test_the_attempts_of_a_silent_worker_are_ended(quick_shop):
     assert quick_shop.guard.runs.find(run_id).state == "retrying"
 
 
+def test_an_attempt_that_was_left_when_its_worker_was_found_gone_is_ended(quick_shop):
+    run_id = held_by(quick_shop, "gone")
+    quick_shop.guard.workers.stop("gone")
+
+    assert quick_shop.json("rescue", "--once")["attempts_ended"] == 1
+    assert quick_shop.guard.runs.find(run_id).state == "retrying"
+
+
 def test_a_worker_that_beats_is_left_alone(quick_shop):
     run_id, stop = held_by(quick_shop, "alive"), threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg2
 import pytest
 
 from celery_guard import cancel
@@ -47,3 +48,22 @@ def test_a_stopped_run_is_cancelled_in_every_state_and_no_restart_revives_it(red
     assert dict(zip(runs, ends, strict=True)) == {name: (*CANCELLED, attempts[name]) for name in runs}
     assert {name: scene.bodies(result.id) for name, result in runs.items()} == attempts
     eventually(lambda: scene.depth() == 0, within=20)
+
+
+def test_what_is_revoked_while_somebody_holds_its_row_is_cancelled_when_he_lets_go(redis_url, postgres_url, fire):
+    scene = fire(broker_url=redis_url, guard_database_url=postgres_url)
+    worker = scene.worker(concurrency=1)
+    result = scene.tasks.succeed.apply_async(queue="nobody's")
+    connection = psycopg2.connect(postgres_url.replace("+psycopg2", ""))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM task_run WHERE id = %s FOR UPDATE", (result.id,))
+
+        scene.app.control.revoke(result.id)
+        eventually(lambda: f"{result.id} was revoked and is not cancelled yet" in worker.log(), within=20)
+        assert scene.run(result.id).state == "queued"
+    finally:
+        connection.rollback()
+        connection.close()
+
+    scene.becomes(result.id, "cancelled", 0)
